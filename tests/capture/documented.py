@@ -7,7 +7,7 @@ import threading
 from typing import NamedTuple
 
 from optree.capture import START
-from optree.messages import ToolCallPart, answers, message
+from optree.messages import TextPart, ToolCallPart, answers, message
 from optree.nodes import Tokens
 from optree.store import Directory
 from optree.store.recovery import load
@@ -19,10 +19,12 @@ from tests.cli.conftest import ROOT, CommandLine
 LINE = "import optree; optree.instrument()\n"
 EITHER = ("one line", "--auto")
 """The ways to have a program recorded."""
-BILL = ("requests", "tokens", "price")
-"""What is checked of a program whose requests and whose bill are."""
-TREE = ("agents", "tools", *BILL)
+BILL = ("requests", "answers", "tokens", "price")
+"""What is checked of a program whose calls and whose bill are."""
+TREE = ("agents", "tools", "requests", "tokens", "price")
 """What is checked of one whose agents and tools are too."""
+RESUMED = ("tools", "requests", "tokens", "price")
+"""What is checked of one that was killed."""
 PRICES = {
     "openai-compatible": {"gpt-5": {"input": 1.25, "cached": 0.125, "output": 10}},
     "anthropic-compatible": {"claude-sonnet-4-5": {"input": 3, "cached": 0.3, "written": 3.75, "written_1h": 6, "output": 15}},
@@ -67,6 +69,10 @@ class Documented:
             "GOOGLE_GEMINI_BASE_URL": provider.url,
             "GEMINI_API_KEY": "none",
             "OLLAMA_HOST": provider.url,
+            "CREWAI_DISABLE_TELEMETRY": "true",
+            "CREWAI_TRACING_ENABLED": "false",
+            "OTEL_SDK_DISABLED": "true",
+            "XDG_DATA_HOME": str(folder),
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # or it asks for one over the network
             "OPTREE_PRICES": str(folder / "prices.json"),
         }
@@ -116,8 +122,8 @@ class Documented:
         return load(txn, Directory.of(self.line.base))
 
     def calls(self):
-        """Return the calls of models that were recorded."""
-        return [op for _, _, op in walk_ops(self.saved.session) if op.kind == "llm"]
+        """Return the calls of models that were recorded, in the order of their begin."""
+        return self._ops("llm")
 
     def bill(self, unknown=0):
         """Return what each call is accounted for; the sums are the session's, and so many of its calls have an unknown cost."""
@@ -142,6 +148,11 @@ class Documented:
         """Return the answers of models, as they are recorded."""
         return [decode(op.response.payload) for op in self.calls() if op.response is not None]
 
+    def said(self):
+        """Return the text of all answers."""
+        parts = [part for answer in self.answers() for one in answers(answer)[0].messages for part in message(one).parts]
+        return "".join(part.text for part in parts if isinstance(part, TextPart))
+
     def asked_for(self):
         """Return the tools that answers asked for, with their arguments."""
         parts = [part for answer in self.answers() for one in answers(answer)[0].messages for part in message(one).parts]
@@ -153,12 +164,14 @@ class Documented:
 
     def tools(self):
         """Return the calls of tools, with arguments and results."""
-        found = [op for _, _, op in walk_ops(self.saved.session) if op.kind == "tool"]
-        return [(op.name, decode(op.request.payload), None if op.response is None else decode(op.response.payload)) for op in found]
+        return [(op.name, *(None if one is None else decode(one.payload) for one in (op.request, op.response))) for op in self._ops("tool")]
 
     def turns(self):
         """Return what was asked in each turn of the session, with the number of its ops."""
         return [(turn.prompts["user"], len(turn.ops)) for turn in self.saved.session.turns]
+
+    def _ops(self, kind):
+        return sorted((op for _, _, op in walk_ops(self.saved.session) if op.kind == kind), key=lambda op: op.started_at)
 
 
 def _as_recorded(body):

@@ -47,7 +47,7 @@ HEAD = """# What capture was tried on
 Each row is a test, which runs a program on the real package, in this version, against a provider on the same machine that answers as the
 test has it; CI runs them all. A program in `test_documented*.py` is one as the package's documentation writes it: it is run as it is by
 `optree run --auto`, and with one line before it, `import optree; optree.instrument()`. The other tests call `optree.instrument()` in their
-own process. How it works, and what is not seen yet, is in [the how-to](../howto/capture.md).
+own process, or set `OPTREE_AUTO=1` for a child. How it works, and what is not seen yet, is in [the how-to](../howto/capture.md).
 
 *What* is what of the interface the program uses:
 
@@ -58,7 +58,7 @@ own process. How it works, and what is not seen yet, is in [the how-to](../howto
 {checks}
 
 Prices are compared to the millionth of a cent, by a table in which the provider on the same machine has the prices of the real one. A call
-that was under way when the process was killed has an unknown cost, and is counted as that.
+that was under way when the process was killed has an unknown cost, and is counted as that. What Claude Code costs is what it tells.
 """
 
 

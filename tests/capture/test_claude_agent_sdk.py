@@ -41,7 +41,7 @@ from tests.capture.claude import (  # noqa: E402
 )
 
 
-@pytest.mark.captured("claude-agent-sdk", "query", "plain", "thinking", added="one line", checks=("agents", "requests", "answers"))
+@pytest.mark.captured("claude-agent-sdk", "query", "plain", "thinking", added="one line", checks=("agents", "answers"))
 def test_a_query_is_a_session(recording, child):
     """A query is a session with a turn of the prompt; an answer that comes in several messages is one call, whose tokens count once."""
     thinks = {"type": "thinking", "thinking": "what is the sky like", "signature": "x"}
@@ -77,7 +77,7 @@ def test_tools(recording, child):
     assert ["text", "tool_use", "tool_use"] == [block["type"] for block in first["content"]]
 
 
-@pytest.mark.captured("claude-agent-sdk", "ClaudeSDKClient", "plain", added="one line", checks=("requests", "calls"))
+@pytest.mark.captured("claude-agent-sdk", "ClaudeSDKClient", "plain", added="one line", checks="agents")
 def test_a_client_is_one_session(recording, child):
     """A client that talks on is one session, with a turn of each prompt; what is sent grows."""
     talk(child, "one", "two", steps=[ASKED, INIT, answer("m-1", said("1")), told(), ASKED, INIT, answer("m-2", said("2")), told(2, 0.05)])

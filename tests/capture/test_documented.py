@@ -111,7 +111,7 @@ def test_openai_chat_with_tools(documented):
     assert [("Weather?", 2)] == documented.turns()
 
 
-@pytest.mark.captured("openai", "chat", "killed", "resumed", added=EITHER, checks=BILL)
+@pytest.mark.captured("openai", "chat", "killed", "resumed", added=EITHER, checks=("requests", "tokens", "price"))
 def test_openai_chat_killed_and_resumed(documented):
     """A program that is killed in its second call keeps the first; when it goes on, the bill is that of all calls that were answered."""
     documented.kill(CHAT_TOOLS, CHAT_TOOL)
@@ -128,6 +128,7 @@ def test_openai_chat_parsed(documented):
     assert "It rains\n" == documented.run(CHAT_PARSES, CHAT_PARSED)
     assert "json_schema" == documented.requests()[0]["response_format"]["type"]
     assert [OPENAI] == documented.bill()
+    assert '{"said": "It rains"}' == documented.said()
 
 
 RESPONSES = """
@@ -224,6 +225,7 @@ def test_openai_responses_parsed(documented):
     assert "It rains\n" == documented.run(RESPONSES_PARSES, RESPONSE_PARSED)
     assert "json_schema" == documented.requests()[0]["text"]["format"]["type"]
     assert [OPENAI] == documented.bill()
+    assert '{"said": "It rains"}' == documented.said()
 
 
 MESSAGES = """
@@ -378,6 +380,7 @@ def test_anthropic_messages_from_the_cache(documented):
     """What is written to the cache, for five minutes and for an hour, and what is read from it, has its own price each."""
     assert "50 0\n0 50\n" == documented.run(MESSAGES_CACHED, WRITES, READS)
     assert 2 == len(documented.requests())
+    assert [_SAID["content"]] * 2 == [answer["content"] for answer in documented.answers()]
     written, read = documented.bill()
     assert (Tokens(8, 5, 0, 50, 63), 8 * 3 + 20 * 3.75 + 30 * 6 + 5 * 15) == (written.tokens, written.cost)
     assert (Tokens(8, 5, 50, 0, 63), 8 * 3 + 50 * 0.3 + 5 * 15) == (read.tokens, read.cost)
@@ -393,7 +396,7 @@ def test_anthropic_messages_with_tools(documented):
     assert [("Weather?", 2)] == documented.turns()
 
 
-@pytest.mark.captured("anthropic", "messages", "killed", "resumed", added=EITHER, checks=BILL)
+@pytest.mark.captured("anthropic", "messages", "killed", "resumed", added=EITHER, checks=("requests", "tokens", "price"))
 def test_anthropic_messages_killed_and_resumed(documented):
     """A program that is killed in its second call keeps the first; when it goes on, the bill is that of all calls that were answered."""
     documented.kill(MESSAGES_TOOLS, USES)
@@ -401,3 +404,4 @@ def test_anthropic_messages_killed_and_resumed(documented):
     assert "It rains\n" == documented.resume(USES, MESSAGE)
     assert [ANTHROPIC] * 3 == documented.bill(unknown=1)
     assert ["ok", "interrupted", "ok", "ok"] == [op.status for op in documented.calls()]
+    assert 4 == len(documented.requests())

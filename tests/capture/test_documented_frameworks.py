@@ -6,9 +6,10 @@ from optree.nodes import Tokens
 from optree.values import decode
 from tests.capture import claude
 from tests.capture.calls import CHAT, CHAT_TOOL, RESPONSE, USAGE
-from tests.capture.documented import BILL, EITHER, TREE, Billed
+from tests.capture.documented import BILL, EITHER, RESUMED, TREE, Billed
 from tests.capture.provider import Reply
 
+pytestmark = pytest.mark.slow
 OPENAI = Billed("openai-compatible:gpt-5", Tokens(8, 5, 4, 0, 17, 3), 60.5)
 SKIPPED = "crewai is tried in an environment of its own: make test-frameworks"
 
@@ -54,7 +55,7 @@ def test_openai_agents(documented):
     assert [OPENAI] * 3 == documented.bill()
 
 
-@pytest.mark.captured("openai-agents", "Runner", "killed", "resumed", added=EITHER, checks=TREE)
+@pytest.mark.captured("openai-agents", "Runner", "killed", "resumed", added=EITHER, checks=RESUMED)
 def test_openai_agents_killed_and_resumed(documented):
     """Such a program that is killed in its last call, and goes on."""
     pytest.importorskip("agents")
@@ -63,6 +64,7 @@ def test_openai_agents_killed_and_resumed(documented):
     assert "It rains\n" == documented.resume(*AGENTS_SDK_REPLIES)
     assert [OPENAI] * 5 == documented.bill(unknown=1)
     assert [WEATHER] * 2 == documented.tools()
+    assert 6 == len(documented.requests())
 
 
 LANGGRAPH = '''
@@ -113,7 +115,7 @@ def test_langchain(documented):
     pytest.importorskip("langchain_openai")
     assert "It rains\n" == documented.run(LANGCHAIN, CHAT)
     assert "Weather in Athens?" == documented.requests()[0]["messages"][0]["content"]
-    assert [OPENAI] == documented.bill()
+    assert ([OPENAI], "It rains") == (documented.bill(), documented.said())
 
 
 @pytest.mark.captured("langgraph", "graphs", "tools", "sub-agents", added=EITHER, checks=TREE)
@@ -126,7 +128,7 @@ def test_langgraph(documented):
     assert [OPENAI] * 2 == documented.bill()
 
 
-@pytest.mark.captured("langgraph", "graphs", "killed", "resumed", added=EITHER, checks=TREE)
+@pytest.mark.captured("langgraph", "graphs", "killed", "resumed", added=EITHER, checks=RESUMED)
 def test_langgraph_killed_and_resumed(documented):
     """Such a program that is killed in its last call, and goes on."""
     pytest.importorskip("langgraph")
@@ -135,6 +137,7 @@ def test_langgraph_killed_and_resumed(documented):
     assert "It rains\n" == documented.resume(CHAT_TOOL, CHAT)
     assert [OPENAI] * 3 == documented.bill(unknown=1)
     assert [WEATHER] * 2 == documented.tools()
+    assert 4 == len(documented.requests())
 
 
 PYDANTIC_AI = '''
@@ -170,7 +173,7 @@ def test_pydantic_ai(documented):
     assert [OPENAI] * 4 == documented.bill()
 
 
-@pytest.mark.captured("pydantic-ai-slim", "agents", "killed", "resumed", added=EITHER, checks=TREE)
+@pytest.mark.captured("pydantic-ai-slim", "agents", "killed", "resumed", added=EITHER, checks=RESUMED)
 def test_pydantic_ai_killed_and_resumed(documented):
     """Such a program that is killed in its last call, and goes on."""
     pytest.importorskip("pydantic_ai")
@@ -179,6 +182,7 @@ def test_pydantic_ai_killed_and_resumed(documented):
     assert "It rains\n" == documented.resume(*PYDANTIC_AI_REPLIES)
     assert [OPENAI] * 7 == documented.bill(unknown=1)
     assert [("forecast", {"question": "Rain?"}, "It rains"), WEATHER] * 2 == documented.tools()
+    assert 8 == len(documented.requests())
 
 
 CREWAI = '''
@@ -207,7 +211,7 @@ def test_crewai(documented):
     assert [OPENAI] * 2 == documented.bill()
 
 
-@pytest.mark.captured("crewai", "crews", "killed", "resumed", added=EITHER, checks=TREE)
+@pytest.mark.captured("crewai", "crews", "killed", "resumed", added=EITHER, checks=RESUMED)
 def test_crewai_killed_and_resumed(documented):
     """Such a program that is killed in its last call, and goes on."""
     pytest.importorskip("crewai", reason=SKIPPED)
@@ -216,6 +220,7 @@ def test_crewai_killed_and_resumed(documented):
     assert "It rains\n" == documented.resume(CHAT_TOOL, CHAT)
     assert [OPENAI] * 3 == documented.bill(unknown=1)
     assert [WEATHER] * 2 == documented.tools()
+    assert 4 == len(documented.requests())
 
 
 CLAUDE = """
