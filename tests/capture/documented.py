@@ -98,13 +98,17 @@ class Documented:
         assert process.returncode == 0, complained
         return said
 
+    def start(self, source):
+        """Start a program by itself; return its process."""
+        self.writes(source)
+        own = {} if self.added == "one line" else {"OPTREE_AUTO": "1", "PYTHONPATH": f"{START}:{ROOT}"}
+        return self.line.start(*self.program, env=self.line.env | {"PYTHONUNBUFFERED": "1"} | own)
+
     def kill(self, source, *replies):
         """Run a program, and kill it where it waits for the answer after those."""
-        self.writes(source)
         held = Held()
         self.provider.says(*replies, Reply({}, hold=held))
-        env = self.line.env if self.added == "one line" else self.line.env | {"OPTREE_AUTO": "1", "PYTHONPATH": f"{START}:{ROOT}"}
-        process = self.line.start(*self.program, env=env)
+        process = self.start(source)
         assert held.asked.wait(60)
         process.send_signal(signal.SIGKILL)
         process.communicate()

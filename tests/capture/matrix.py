@@ -58,7 +58,8 @@ own process, or set `OPTREE_AUTO=1` for a child. How it works, and what is not s
 {checks}
 
 Prices are compared to the millionth of a cent, by a table in which the provider on the same machine has the prices of the real one. A call
-that was under way when the process was killed has an unknown cost, and is counted as that. What Claude Code costs is what it tells.
+that was under way when the process was killed has an unknown cost, and is counted as that. What Claude Code costs is what it tells, or else
+what genai-prices says.
 """
 
 

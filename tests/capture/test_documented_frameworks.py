@@ -1,5 +1,7 @@
 """Programs on agents' frameworks, as the documentation writes them, are recorded to the token and the cent: agents, tools, calls."""
 
+import signal
+
 import pytest
 
 from optree.nodes import Tokens
@@ -230,8 +232,7 @@ from claude_agent_sdk import ClaudeAgentOptions, query
 
 async def main():
     async for message in query(prompt="Weather?", options=ClaudeAgentOptions(cli_path=sys.argv[1])):
-        if type(message).__name__ == "ResultMessage":
-            print(message.result)
+        print(type(message).__name__, getattr(message, "result", ""))
 
 asyncio.run(main())
 """
@@ -248,8 +249,29 @@ def test_claude_agent_sdk(documented, child):
         claude.answer("m-3", claude.said("It rains")), claude.told(3, 0.02, 90),
     )  # fmt: skip
     documented.program.append(str(child.path))
-    assert "It rains\n" == documented.run(CLAUDE)
+    assert "ResultMessage It rains" == documented.run(CLAUDE).splitlines()[-1]
     assert (["claude-code", "claude-code->scout"], [WEATHER]) == (documented.agents(), documented.tools())
     assert [claude.call_of(1)] * 3 == [op.accounting[0].tokens for op in documented.calls()]
     totals = documented.saved.session.totals
     assert (3, 90, 0.02, 0) == (totals.llm_requests, totals.output_tokens, round(totals.cost_usd, 9), totals.unknown_costs)
+
+
+@pytest.mark.captured("claude-agent-sdk", "query", "killed", "resumed", added=EITHER, checks=("agents", "tools", "tokens", "price"))
+def test_claude_agent_sdk_killed_and_resumed(documented, child):
+    """Such a program that is killed in a tool, and goes on: what its call cost is what genai-prices says, as nothing else has told it."""
+    pytest.importorskip("claude_agent_sdk")
+    documented.program.append(str(child.path))
+    asked = [claude.ASKED, claude.INIT, claude.answer("m-1", claude.calls("weather", city="Athens"))]
+    child.does(*asked, {"wait": 1})
+    process = documented.start(CLAUDE)
+    assert ["SystemMessage", "AssistantMessage"] == [process.stdout.readline().strip() for _ in range(2)]
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert [claude.call_of(1)] == [op.accounting[0].tokens for op in documented.calls()]
+    child.does(*asked, claude.returned("rain in Athens"), claude.answer("m-2", claude.said("It rains")), claude.told(2, 0.02, 90))
+    assert "ResultMessage It rains" == documented.resume().splitlines()[-1]
+    assert [claude.call_of(1)] * 3 == [op.accounting[0].tokens for op in documented.calls()]
+    assert (["claude-code"], [(*WEATHER[:2], None), WEATHER]) == (documented.agents(), documented.tools())
+    totals = documented.saved.session.totals
+    killed = (10 * 5 + 100 * 0.5 + 20 * 6.25 + 30 * 10 + 1 * 25) / 1e6
+    assert (3, round(0.02 + killed, 9), 0) == (totals.llm_requests, round(totals.cost_usd, 9), totals.unknown_costs)
