@@ -14,6 +14,8 @@ from http import HTTPStatus
 from time import monotonic
 from typing import Any, Final, Self
 
+from msgspec.structs import replace
+
 from optree.answers import Piece, model_of, provider_of, whole
 from optree.background import Job, Worker
 from optree.builder import Op
@@ -79,6 +81,23 @@ def begin_asked(asked: Asked | None) -> Exchange | None:
     except BudgetExceeded as refusal:
         raise (refusal if client_call() is None else CarriedRefusal(refusal)) from None
     return None if call is None else Exchange(call)
+
+
+def begin_unasked(asked: Asked) -> Exchange | None:
+    """Take that a model answers what no request has asked for, which no budget can refuse: beyond one it is recorded outside of that."""
+    try:
+        return begin_asked(asked)
+    except BudgetExceeded as refusal:
+        pass_on(refusal)
+    where = context.here()
+    if where is None:
+        RUNTIME.problems.report("a model answered by itself, beyond a budget and outside of all sessions: that is not recorded")
+        return None
+    before = context.CURRENT.set(replace(where, budget=None))
+    try:
+        return begin_asked(asked)
+    finally:
+        context.CURRENT.reset(before)
 
 
 def is_wanted() -> bool:
@@ -328,6 +347,7 @@ class Exchange:
             return
         elif self._body is not None and self._body.is_stream:
             self._result.take(value)
+            self._error = _failure_in(value) or self._error
             if is_object(value) and value.get("type") in _LAST:
                 self._body.is_over = True
         elif is_object(value):
@@ -385,10 +405,21 @@ def _drain() -> None:
 
 def _error_in(value: Any) -> str | None:
     """Return what an answer, or an event of one, says went wrong."""
-    found = value.get("error") if is_object(value) else None
+    if not is_object(value):
+        return None
+    found = value.get("error") or (value.get("message") if value.get("type") == "error" else None)
     if not found:
         return None
     return text(found.get("message") or found) if is_object(found) else text(found)
+
+
+def _failure_in(event: Any) -> str | None:
+    """Return what the last event of a response of OpenAI's that failed says of it."""
+    told = event.get("response") if is_object(event) and event.get("type") in ("response.failed", "response.done") else None
+    if not is_object(told) or told.get("status") != "failed":
+        return None
+    details = told.get("status_details")
+    return _error_in(told) or (_error_in(details) if is_object(details) else None) or "the response failed"
 
 
 def _phrase(status: int) -> str:
