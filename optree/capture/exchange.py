@@ -232,6 +232,14 @@ class Exchange:
             self.ended(GeneratorExit())
 
     @guarded
+    def asks(self, asked: Asked) -> None:
+        """Take what is asked where more is known of it than when it was sent."""
+        call = self._call
+        if call.is_own and not call.is_inherited:
+            call.op.builder.set_request(call.op, asked.parameters, asked.messages)
+            name_model(call.op, asked.model, None)
+
+    @guarded
     def raised(self, error: BaseException) -> None:
         """Take that the request was not answered."""
         self._end(error)

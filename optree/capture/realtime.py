@@ -44,10 +44,11 @@ _MOST_SIZES: Final = 1000
 class ModelResponse:
     """A response that was asked for, or is under way."""
 
-    __slots__ = ("audio", "event", "exchange", "lane", "metadata")
+    __slots__ = ("asked", "audio", "event", "exchange", "is_whole", "lane", "metadata")
 
-    def __init__(self, exchange: Exchange, event: dict[str, Any]) -> None:
-        self.exchange = exchange
+    def __init__(self, exchange: Exchange, event: dict[str, Any], asked: Asked, *, is_whole: bool) -> None:
+        self.exchange, self.asked, self.is_whole = exchange, asked, is_whole
+        """The last is False if the program had not read what its session is when it asked."""
         self.event = event.get("event_id")
         self.lane = event.get("stream_id")
         """Of several sequences of responses on one connection the one that it is in."""
@@ -75,6 +76,7 @@ class ModelSocket:
         named = parse_qs(parts.query)
         self._model: str | None = next((named[name][0] for name in ("model", "deployment") if name in named), None)
         self._session: dict[str, Any] = {}
+        self._is_session_known = False
         self._items: list[_Item] = []
         self._sizes: dict[Any, int] = {}
         """Bytes of audio that the program sent, by the item that they became."""
@@ -100,7 +102,7 @@ class ModelSocket:
             exchange = begin_asked(asked)
             if exchange is None:
                 return None
-            response = ModelResponse(exchange, event)
+            response = ModelResponse(exchange, event, asked, is_whole=not self._is_realtime or self._is_session_known)
             self._waiting.append(response)
             return response
 
@@ -167,7 +169,7 @@ class ModelSocket:
 
     def _of_conversation(self, told: dict[str, Any]) -> Asked:
         """Return what a response is made from: the session's parameters but for those *told*, and the conversation, or what is told."""
-        parameters = {name: value for name, value in (self._session | told).items() if value is not None and name not in _OF_SESSION}
+        parameters = self._parameters | {name: value for name, value in told.items() if value is not None}
         sent = parameters.pop("input", None)
         items = [one.value for one in self._items if one.value.get("status") != "in_progress"]
         if is_list(sent):
@@ -177,6 +179,10 @@ class ModelSocket:
         return Asked(self._provider, self._model, messages, parameters, self._host)
 
     @property
+    def _parameters(self) -> dict[str, Any]:
+        return {name: value for name, value in self._session.items() if value is not None and name not in _OF_SESSION}
+
+    @property
     def _provider(self) -> str:
         return provider_of_host(self._host, "openai")
 
@@ -184,6 +190,7 @@ class ModelSocket:
         if not is_object(session):
             return
         self._session = session if whole else self._session | session
+        self._is_session_known |= whole
         if isinstance(model := session.get("model"), str):
             self._model = model
 
@@ -196,10 +203,14 @@ class ModelSocket:
         if waiting:
             response = waiting[0]
             self._waiting.remove(response)
-        elif is_wanted() and (exchange := begin_unasked(self._unasked(told))) is not None:
-            response = ModelResponse(exchange, event)
+        elif is_wanted() and (exchange := begin_unasked(asked := self._unasked(told))) is not None:
+            response = ModelResponse(exchange, event, asked, is_whole=True)
         else:
             return
+        if not response.is_whole:
+            asked = response.asked
+            parameters = self._parameters | asked.parameters
+            response.exchange.asks(asked._replace(model=asked.model or self._model, parameters=parameters))
         response.exchange.responded(_ANSWERED, _LINES, None)
         self._under_way[told.get("id")] = response
         _note(response, data)
@@ -239,10 +250,10 @@ class ModelSocket:
             response.exchange.ended(GeneratorExit() if is_cancelled else None)
         elif kind != "response.output_item.done" or not self._is_realtime:
             _note(response, data)
-        elif is_object(item := event.get("item")):
-            if any(one.id == item.get("id") for one in self._items):
-                self._put(item, None)
-            _note(response, encode(event | {"item": self._clean(item)}))
+        elif is_object(made := event.get("item")):
+            if any(one.id == made.get("id") for one in self._items):
+                self._put(made, None)
+            _note(response, encode(event | {"item": self._clean(made)}))
 
     def _answer(self, response: ModelResponse, told: dict[str, Any]) -> dict[str, Any]:
         """Return a response with the size and format of its audio in place of it."""
