@@ -43,6 +43,8 @@ from optree.values import is_list, is_object, raw, text
 
 _REDIRECTED: Final = int(HTTPStatus.MULTIPLE_CHOICES)
 """The least status of those that bring no answer."""
+FIRST_CHUNK: Final = "time_to_first_chunk"
+"""The attribute of an op that says after how many seconds the first piece of its answer came."""
 _DRAIN_SECONDS: Final = 0.004
 _REQUEST_IDS: Final = (b"x-request-id", b"request-id", b"x-amzn-requestid", b"apim-request-id")
 _HEADERS: Final = frozenset({b"content-type", b"content-encoding", *_REQUEST_IDS})
@@ -238,6 +240,13 @@ class Exchange:
         if call.is_own and not call.is_inherited:
             call.op.builder.set_request(call.op, asked.parameters, asked.messages)
             name_model(call.op, asked.model, None)
+
+    @guarded
+    def answers(self) -> None:
+        """Take that the first piece of an answer has come; how long that took is an attribute of the op."""
+        call = self._call
+        if not call.is_inherited and FIRST_CHUNK not in call.op.bare.attributes:
+            call.op.builder.set_op(call.op, **{FIRST_CHUNK: monotonic() - self._began})
 
     @guarded
     def raised(self, error: BaseException) -> None:

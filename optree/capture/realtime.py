@@ -44,11 +44,12 @@ _MOST_SIZES: Final = 1000
 class ModelResponse:
     """A response that was asked for, or is under way."""
 
-    __slots__ = ("asked", "audio", "event", "exchange", "is_whole", "lane", "metadata")
+    __slots__ = ("asked", "audio", "event", "exchange", "has_begun", "is_whole", "lane", "metadata")
 
     def __init__(self, exchange: Exchange, event: dict[str, Any], asked: Asked, *, is_whole: bool) -> None:
         self.exchange, self.asked, self.is_whole = exchange, asked, is_whole
         """The last is False if the program had not read what its session is when it asked."""
+        self.has_begun = False
         self.event = event.get("event_id")
         self.lane = event.get("stream_id")
         """Of several sequences of responses on one connection the one that it is in."""
@@ -117,7 +118,7 @@ class ModelSocket:
         """Take an event that the program gets, and its JSON."""
         kind = event["type"]
         with self._lock:
-            if kind == "error":
+            if kind in ("error", "response.error"):
                 self._failed(event, data)
             elif kind == "response.created":
                 self._begins(event, data)
@@ -232,6 +233,9 @@ class ModelSocket:
         return next((one for one in self._under_way.values() if one.lane == event.get("stream_id")), None)
 
     def _goes_on(self, response: ModelResponse, kind: str, event: dict[str, Any], data: bytes) -> None:
+        if not response.has_begun and kind.endswith(".delta"):
+            response.has_begun = True
+            response.exchange.answers()
         if kind.endswith("audio.delta"):
             place = (event.get("item_id"), event.get("content_index"))
             response.audio[place] = response.audio.get(place, 0) + _size(event.get("delta"))
