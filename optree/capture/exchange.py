@@ -242,6 +242,12 @@ class Exchange:
             name_model(call.op, asked.model, None)
 
     @guarded
+    def log(self, line: str) -> None:
+        """Record a log line."""
+        if not self._call.is_inherited:
+            self._call.op.log(line)
+
+    @guarded
     def answers(self) -> None:
         """Take that the first piece of an answer has come; how long that took is an attribute of the op."""
         call = self._call

@@ -240,24 +240,27 @@ class ModelSocket:
             place = (event.get("item_id"), event.get("content_index"))
             response.audio[place] = response.audio.get(place, 0) + _size(event.get("delta"))
         elif kind in _LAST:
-            told = _object(event.get("response"))
-            self._under_way = {name: one for name, one in self._under_way.items() if one is not response}
-            if self._is_realtime:
-                data = encode(event | {"response": self._answer(response, told)})
-                if told.get("conversation_id") is not None:
-                    for item in _objects(told.get("output")):
-                        self._put(item, None)
-            _note(response, data)
-            is_cancelled = told.get("status") == "cancelled" or kind == "response.cancelled"
-            if is_cancelled and isinstance(why := _object(told.get("status_details")).get("reason"), str):
-                response.exchange.op.log(f"the response was cancelled: {why}")
-            response.exchange.ended(GeneratorExit() if is_cancelled else None)
+            self._ends(response, kind, event, data)
         elif kind != "response.output_item.done" or not self._is_realtime:
             _note(response, data)
         elif is_object(made := event.get("item")):
             if any(one.id == made.get("id") for one in self._items):
                 self._put(made, None)
             _note(response, encode(event | {"item": self._clean(made)}))
+
+    def _ends(self, response: ModelResponse, kind: str, event: dict[str, Any], data: bytes) -> None:
+        told = _object(event.get("response"))
+        self._under_way = {name: one for name, one in self._under_way.items() if one is not response}
+        if self._is_realtime:
+            data = encode(event | {"response": self._answer(response, told)})
+            if told.get("conversation_id") is not None:
+                for item in _objects(told.get("output")):
+                    self._put(item, None)
+        _note(response, data)
+        is_cancelled = told.get("status") == "cancelled" or kind == "response.cancelled"
+        if is_cancelled and isinstance(why := _object(told.get("status_details")).get("reason"), str):
+            response.exchange.log(f"the response was cancelled: {why}")
+        response.exchange.ended(GeneratorExit() if is_cancelled else None)
 
     def _answer(self, response: ModelResponse, told: dict[str, Any]) -> dict[str, Any]:
         """Return a response with the size and format of its audio in place of it."""

@@ -1,4 +1,4 @@
-"""A model behind a websocket on this machine that says what it is told to, and programs that talk to it as clients' documentation has it."""
+"""A model behind a websocket on this machine that says what it is told to, and programs that talk to it by several clients."""
 
 import asyncio
 import base64
@@ -9,6 +9,14 @@ import threading
 import aiohttp
 import openai
 from websockets.sync.server import serve
+
+import optree
+from optree.console import resolved
+from optree.messages import TextPart, answers, message
+from optree.nodes import Tokens
+from optree.tree import walk_ops
+from optree.values import decode
+from tests.capture.conftest import outcome
 
 HEARS = "hears"
 """One event of the program's is waited for."""
@@ -168,3 +176,62 @@ def of_aiohttp(url, sends, ends=1, opened="realtime"):
 
 
 CLIENTS = [of_threads, of_asyncio, of_aiohttp]
+
+
+ASKED = {"type": "conversation.item.create", "item": item("user", "Weather?")}
+ACKED = {"type": "conversation.item.added", "event_id": "ev-a", "previous_item_id": None, "item": item("user", "Weather?", "item-q")}
+CREATE = {"type": "response.create"}
+TOKENS = Tokens(56, 40, 64, 0, 160)
+RESPONSE = {
+    "id": "resp-1", "object": "response", "created_at": 1, "model": "gpt-5-2026", "status": "in_progress", "output": [], "usage": None,
+    "parallel_tool_calls": True, "tool_choice": "auto", "tools": [],
+}  # fmt: skip
+SAID = {"type": "message", "id": "m", "role": "assistant", "status": "completed",
+        "content": [{"type": "output_text", "text": "It rains", "annotations": []}]}  # fmt: skip
+COUNTED = {"input_tokens": 12, "output_tokens": 5, "total_tokens": 17, "input_tokens_details": {"cached_tokens": 4},
+           "output_tokens_details": {"reasoning_tokens": 3}}  # fmt: skip
+
+
+def of_responses(*output, lane=None, name="resp-1"):
+    """Return the events of a response of OpenAI's responses interface, with reasoning ahead of what it says."""
+    told = RESPONSE | {"id": name}
+    values = [
+        {"type": "response.created", "response": told},
+        {"type": "response.reasoning_summary_text.delta", "item_id": "rs", "output_index": 0, "summary_index": 0, "delta": "I look out."},
+        {"type": "response.output_text.delta", "item_id": "m", "output_index": 1, "content_index": 0, "delta": "It ", "logprobs": []},
+        {"type": "response.completed", "response": told | {"status": "completed", "output": list(output), "usage": COUNTED}},
+    ]
+    return [value | {"sequence_number": at} | ({"stream_id": lane} if lane else {}) for at, value in enumerate(values)]
+
+
+def ops_of(recording):
+    """Return the ops with their requests and responses."""
+    return [op for _, _, op in walk_ops(recording.tree)]
+
+
+def only_op(recording):
+    """Return the only op."""
+    [op] = ops_of(recording)
+    return op
+
+
+def asked_of(recording, op):
+    """Return what an op asked: its parameters, with the messages."""
+    return resolved(op.request.payload, recording.tree.pool)
+
+
+def said_by(op):
+    """Return the text of an op's answer."""
+    return "".join(part.text for part in parts_of(op) if isinstance(part, TextPart))
+
+
+def parts_of(op):
+    """Return the parts of an op's answer."""
+    found = answers(decode(op.response.payload))
+    return [part for one in found for said in one.messages for part in message(said, "assistant").parts]
+
+
+def in_session(function, *args, **kwargs):
+    """Return what a program comes to, within a turn."""
+    with optree.session("agent"), optree.turn():
+        return outcome(lambda: function(*args, **kwargs))
