@@ -77,6 +77,8 @@ class ModelSocket:
         named = parse_qs(parts.query)
         self._model: str | None = next((named[name][0] for name in ("model", "deployment") if name in named), None)
         self._session: dict[str, Any] = {}
+        self._updates: list[dict[str, Any]] = []
+        """What the program has sent to change it, until the server says how it is then."""
         self._is_session_known = False
         self._items: list[_Item] = []
         self._sizes: dict[Any, int] = {}
@@ -126,8 +128,11 @@ class ModelSocket:
                 if (response := self._of(event)) is not None:
                     self._goes_on(response, kind, event, data)
             elif kind in ("session.created", "session.updated"):
-                self._is_realtime = True
-                self._update(event.get("session"), whole=True)
+                self._is_realtime = self._is_session_known = True
+                self._session = _object(event.get("session"))
+                if kind == "session.updated":
+                    del self._updates[:1]
+                self._name(self._session)
             elif kind.startswith(("conversation.item.", "input_audio_buffer.")):
                 self._item_event(kind, event)
 
@@ -148,7 +153,8 @@ class ModelSocket:
         if kind == "response.create":
             return self._asked(event)
         if kind == "session.update":
-            self._update(event.get("session"), whole=False)
+            self._updates.append(_object(event.get("session")))
+            self._name(self._updates[-1])
         elif kind == "conversation.item.create":
             self._put(event.get("item"), event.get("previous_item_id"), is_sent=True)
         elif kind == "input_audio_buffer.append":
@@ -181,17 +187,14 @@ class ModelSocket:
 
     @property
     def _parameters(self) -> dict[str, Any]:
-        return {name: value for name, value in self._session.items() if value is not None and name not in _OF_SESSION}
+        told = [self._session, *self._updates]
+        return {name: value for one in told for name, value in one.items() if value is not None and name not in _OF_SESSION}
 
     @property
     def _provider(self) -> str:
         return provider_of_host(self._host, "openai")
 
-    def _update(self, session: Any, *, whole: bool) -> None:
-        if not is_object(session):
-            return
-        self._session = session if whole else self._session | session
-        self._is_session_known |= whole
+    def _name(self, session: dict[str, Any]) -> None:
         if isinstance(model := session.get("model"), str):
             self._model = model
 
@@ -282,6 +285,8 @@ class ModelSocket:
         lane = event.get("stream_id")
         waiting = [one for one in self._waiting if one.lane == lane]
         named = error.get("event_id")
+        if str(error.get("param")).startswith("session"):
+            del self._updates[:1]  # it is refused
         if isinstance(named, str) and error is not event:
             waiting = [one for one in waiting if one.event == named]
         elif error.get("code") == _BUSY:
@@ -298,7 +303,7 @@ class ModelSocket:
             self._waiting.remove(waiting[0])
             status = event.get("status")
             if type(status) is not int:
-                status = next((_STATUS[word] for word in (error.get("code"), error.get("type")) if word in _STATUS), 400)
+                status = next((_STATUS[word] for word in (str(error.get("code")), str(error.get("type"))) if word in _STATUS), 400)
             waiting[0].exchange.responded(status, _JSON, data)
 
     def _item_event(self, kind: str, event: dict[str, Any]) -> None:

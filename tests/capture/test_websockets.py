@@ -256,3 +256,39 @@ def test_the_agents_sdk(model, recording, streamed):
     [(session, op)] = [(session, op) for session, _, op in walk_ops(recording.tree) if op.kind == "llm"]
     assert ("weather", "ok", "It rains", Tokens(8, 5, 4, 0, 17, 3)) == (session.agent_id, op.status, said_by(op), op.accounting[0].tokens)
     assert "Be brief." == asked_of(recording, op)["instructions"]
+
+
+def test_a_realtime_agent_of_the_agents_sdk(model, recording):
+    """Responses in a realtime session of OpenAI's Agents SDK are ops where it was begun, with its instructions, tools and results."""
+    agents = pytest.importorskip("agents", reason="the SDK is not there for this Python")
+    from agents.realtime import RealtimeAgent, RealtimeRunner
+
+    asked = call("weather", '{"city": "Athens"}')
+    model.says(
+        SESSION, HEARS, HEARS, HEARS, created("r-1"), {"type": "response.output_item.done", "response_id": "r-1", "output_index": 0,
+                                                       "event_id": "ev-f", "item": asked},
+        done("r-1", asked), HEARS, HEARS, *answer("r-2", "It rains"),
+    )  # fmt: skip
+
+    @agents.function_tool
+    def weather(city: str) -> str:
+        return f"rain in {city}"
+
+    async def running():
+        agent = RealtimeAgent("weather", instructions="Be brief.", tools=[weather])
+        options = {"url": f"ws://{model.url}/realtime?model=gpt-realtime", "api_key": "none"}
+        async with await RealtimeRunner(agent).run(model_config=options) as session:
+            await session.send_message("Weather?")
+            ends = 0
+            async for event in session:
+                ends += event.type == "agent_end"
+                if ends == 2:
+                    break
+
+    with optree.session("agent"), optree.turn():
+        asyncio.run(running())
+    first, second = [op for op in ops_of(recording) if op.kind == "llm"]
+    assert ("ok", "ok", "It rains", TOKENS) == (first.status, second.status, said_by(second), first.accounting[0].tokens)
+    known = asked_of(recording, second)
+    assert ["weather"] == [tool["name"] for tool in known["tools"]]
+    assert ["message", "function_call", "function_call_output"] == [one["type"] for one in known["messages"]]
