@@ -237,3 +237,15 @@ def test_hooks_that_are_taken_out(model, recording):
         gc.collect()
     assert ["response.output_text.delta", "response.done"] == events
     assert ("cancelled", "It ") == (only_op(recording).status, decode(only_op(recording).response.payload))
+
+
+def test_fragments_pass(model, recording):
+    """A message that is sent in fragments, or read in them, passes as it is."""
+    model.says(HEARS, HEARS, json.dumps(created("r-1")), "end")
+    with optree.session("agent"), websockets.sync.client.connect(f"ws://{model.url}/x") as connection:
+        connection.send(iter(['{"type": "response', '.create"}']))
+        connection.send(memoryview(b"bytes"))
+        assert created("r-1") == json.loads("".join(connection.recv_streaming()))
+        assert "end" == connection.recv()
+    assert [json.dumps(CREATE), b"bytes"] == model.heard[:2]
+    assert [] == ops_of(recording)
