@@ -44,12 +44,12 @@ _MOST_SIZES: Final = 1000
 class ModelResponse:
     """A response that was asked for, or is under way."""
 
-    __slots__ = ("asked", "audio", "event", "exchange", "has_begun", "is_whole", "lane", "metadata")
+    __slots__ = ("asked", "audio", "event", "exchange", "has_begun", "is_of_conversation", "is_whole", "lane", "metadata")
 
     def __init__(self, exchange: Exchange, event: dict[str, Any], asked: Asked, *, is_whole: bool) -> None:
         self.exchange, self.asked, self.is_whole = exchange, asked, is_whole
         """The last is False if the program had not read what its session is when it asked."""
-        self.has_begun = False
+        self.has_begun = self.is_of_conversation = False
         self.event = event.get("event_id")
         self.lane = event.get("stream_id")
         """Of several sequences of responses on one connection the one that it is in."""
@@ -216,6 +216,7 @@ class ModelSocket:
             parameters = self._parameters | asked.parameters
             response.exchange.asks(asked._replace(model=asked.model or self._model, parameters=parameters))
         response.exchange.responded(_ANSWERED, _LINES, None)
+        response.is_of_conversation = told.get("conversation_id") is not None
         self._under_way[told.get("id")] = response
         _note(response, data)
 
@@ -247,7 +248,7 @@ class ModelSocket:
         elif kind != "response.output_item.done" or not self._is_realtime:
             _note(response, data)
         elif is_object(made := event.get("item")):
-            if any(one.id == made.get("id") for one in self._items):
+            if response.is_of_conversation:
                 self._put(made, None)
             _note(response, encode(event | {"item": self._clean(made)}))
 
@@ -256,7 +257,7 @@ class ModelSocket:
         self._under_way = {name: one for name, one in self._under_way.items() if one is not response}
         if self._is_realtime:
             data = encode(event | {"response": self._answer(response, told)})
-            if told.get("conversation_id") is not None:
+            if response.is_of_conversation:
                 for item in _objects(told.get("output")):
                     self._put(item, None)
         _note(response, data)

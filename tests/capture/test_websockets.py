@@ -238,17 +238,18 @@ def test_the_agents_sdk(model, recording, streamed):
     from agents.models.openai_responses import OpenAIResponsesWSModel
 
     model.says(HEARS, *of_responses(SAID))
+    untraced = agents.RunConfig(tracing_disabled=True)
 
     async def running():
         async with openai.AsyncOpenAI(api_key="none", base_url=f"http://{model.url}", websocket_base_url=f"ws://{model.url}") as client:
             asked = OpenAIResponsesWSModel("gpt-5", openai_client=client)
             agent = agents.Agent("weather", instructions="Be brief.", model=asked)
             if streamed:
-                found = agents.Runner.run_streamed(agent, "Weather?")
+                found = agents.Runner.run_streamed(agent, "Weather?", run_config=untraced)
                 async for _ in found.stream_events():
                     continue
             else:
-                found = await agents.Runner.run(agent, "Weather?")
+                found = await agents.Runner.run(agent, "Weather?", run_config=untraced)
             await asked.close()
             return found.final_output
 
@@ -277,7 +278,7 @@ def test_a_realtime_agent_of_the_agents_sdk(model, recording):
     async def running():
         agent = RealtimeAgent("weather", instructions="Be brief.", tools=[weather])
         options = {"url": f"ws://{model.url}/realtime?model=gpt-realtime", "api_key": "none"}
-        async with await RealtimeRunner(agent).run(model_config=options) as session:
+        async with await RealtimeRunner(agent, config={"tracing_disabled": True}).run(model_config=options) as session:
             await session.send_message("Weather?")
             ends = 0
             async for event in session:
