@@ -63,3 +63,21 @@ def recording(hooked):  # noqa: ARG001 - the hooks are there before
 def child(tmp_path):
     """Return a child process in place of Claude Code that does as it is told."""
     return Child(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def listening():
+    """Return a model behind a websocket."""
+    from tests.capture.websocket_model import WebsocketModel  # some environments have no websockets
+
+    model = WebsocketModel()
+    yield model
+    model.close()
+    gc.collect()
+
+
+@pytest.fixture
+def model(listening):
+    """Return the same, which heard nothing yet."""
+    listening.heard.clear()
+    return listening
