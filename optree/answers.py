@@ -23,11 +23,7 @@ _EVENTS: Final = frozenset(
     {"message_start", "message_delta", "message_stop", "content_block_start", "content_block_delta", "content_block_stop", "ping"}
 )
 """Anthropic's."""
-_SAID: Final = frozenset(
-    {"response.output_text.delta", "response.refusal.delta", "response.output_audio_transcript.delta",
-     "response.text.delta", "response.audio_transcript.delta"}
-)  # fmt: skip
-"""Events of OpenAI's responses and of its realtime interface that bring text; the last two are those of the latter's beta."""
+_TEXT_DELTAS: Final = ("text.delta", "refusal.delta", "audio_transcript.delta")  # what events of OpenAI's responses end with
 _REPEATED: Final = frozenset({"text", "thinking", "input_json", "signature", "citation"})
 """Events by which Anthropic's client repeats the content of others."""
 
@@ -188,9 +184,9 @@ class Assembly:
         delta = event.get("delta")
         if not isinstance(delta, str):
             return Piece()
-        if kind in _SAID:
-            return Piece(text=delta)
-        return Piece(thought=delta) if kind.startswith("response.reasoning") else Piece()
+        if kind.startswith("response.reasoning"):
+            return Piece(thought=delta)
+        return Piece(text=delta) if kind.endswith(_TEXT_DELTAS) else Piece()
 
     def _anthropic(self, event: dict[str, Any]) -> Piece | None:
         """Take an event of Anthropic's messages."""
