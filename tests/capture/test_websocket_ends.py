@@ -233,6 +233,7 @@ def test_hooks_that_are_taken_out(model, recording):
                 connection.recv()
             uninstrument()
             events = [json.loads(connection.recv())["type"] for _ in range(2)]
+        connection.recv_events_thread.join(60.0)  # which has the connection, too
         del connection
         gc.collect()
     assert ["response.output_text.delta", "response.done"] == events
