@@ -70,3 +70,21 @@ def child(tmp_path):
 def documented(request, tmp_path, provider):
     """Return what runs a program, in each way to have it recorded."""
     return Documented(tmp_path, provider, request.param)
+
+
+@pytest.fixture(scope="module")
+def listening():
+    """Return a model behind a websocket."""
+    from tests.capture.websocket_model import WebsocketModel  # some environments have no websockets
+
+    model = WebsocketModel()
+    yield model
+    model.close()
+    gc.collect()
+
+
+@pytest.fixture
+def model(listening):
+    """Return the same, which heard nothing yet."""
+    listening.heard.clear()
+    return listening
