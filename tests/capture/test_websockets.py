@@ -64,7 +64,9 @@ def test_a_response_is_an_op(model, recording, client):
     assert model.heard == heard
 
 
-@pytest.mark.captured("openai", "responses, over a websocket", "streamed", "thinking", added="one line", checks=("requests", "answers", "tokens"))
+@pytest.mark.captured(
+    "openai", "responses, over a websocket", "streamed", "thinking", added="one line", checks=("requests", "answers", "tokens")
+)
 @pytest.mark.parametrize("client", CLIENTS)
 def test_the_responses_interface(model, recording, client):
     """A response in its WebSocket mode is an op, with model, input, parameters, reasoning and tokens as those over HTTP have them."""
@@ -234,7 +236,9 @@ def test_a_text_is_there_as_it_comes(model, recording):
     assert USAGE["output_tokens"] == only_op(recording).accounting[0].tokens.output_tokens
 
 
-@pytest.mark.captured("openai-agents", "Runner, over a websocket", "plain", "streamed", added="one line", checks=("calls", "answers", "tokens"))
+@pytest.mark.captured(
+    "openai-agents", "Runner, over a websocket", "plain", "streamed", added="one line", checks=("calls", "answers", "tokens")
+)
 @pytest.mark.parametrize("streamed", [True, False])
 def test_the_agents_sdk(model, recording, streamed):
     """A call of a model that OpenAI's Agents SDK makes over a websocket is one op, in the agent that made it."""
