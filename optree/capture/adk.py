@@ -28,6 +28,7 @@ from optree.tracing.results import Result
 from optree.tracing.runtime import RUNTIME
 from optree.tracing.scopes import OpScope, SessionScope, TurnScope
 from optree.tracing.unrecorded import SESSION
+from optree.tracing.wrapping import RecordedItems
 from optree.values import is_list, text
 
 _IsOn = Callable[[], bool]
@@ -93,29 +94,15 @@ class _AdkRun:
         self.answer = _AdkAnswer()
 
     def around(self, events: _Events, user: str | None, agent: Any) -> _Events:
-        """Return what stands in the place of events: they come in a session, and in a turn of that."""
+        """Return the events, in a session and in a turn of that."""
         system = getattr(agent, "instruction", None)
         turn = _AgentTurn(user, system if isinstance(system, str) and system else None, self)
-        return _AgentSession(self.agent, self)(turn(self._events))(events)
+        return RecordedItems(RecordedItems(events, turn, self._closed), _AgentSession(self.agent, self), self._closed)
 
-    async def _events(self, events: _Events) -> _Events:
-        step: Callable[[], Any] = events.__anext__
-        while True:
-            try:
-                event = await step()
-            except StopAsyncIteration:
-                return
-            try:
-                sent = yield event
-            except GeneratorExit:
-                self.is_closing = self.above is None
-                self.is_left = self.above is not None and not self.above.is_closing
-                await events.aclose()
-                raise
-            except BaseException as error:  # noqa: BLE001 - thrown in by who reads them: theirs to handle
-                step = functools.partial(events.athrow, error)
-            else:
-                step = functools.partial(events.asend, sent)
+    def _closed(self) -> None:
+        """Take that the program, or the run that this one is part of, wants no more events."""
+        self.is_closing = self.above is None
+        self.is_left = self.above is not None and not self.above.is_closing
 
     def ended(self, status: Status, error: str | None) -> tuple[Status, str | None]:
         """Return how a node of it ends; tools that were not heard of again end before."""
@@ -187,9 +174,6 @@ class _AgentSession(SessionScope):
     def result(self, handle: Session) -> Result:  # noqa: ARG002 - it was given at the beginning
         return self._run.answer
 
-    def _again(self, function: Callable[..., Any]) -> SessionScope:  # noqa: ARG002 - one run, one function
-        return self
-
 
 class _AgentTurn(TurnScope):
     """The only turn in it."""
@@ -204,9 +188,6 @@ class _AgentTurn(TurnScope):
 
     def result(self, handle: Turn) -> Result:  # noqa: ARG002 - the session takes them
         return _AdkNothing()
-
-    def _again(self, function: Callable[..., Any]) -> TurnScope:  # noqa: ARG002 - as above
-        return self
 
 
 class _AdkNothing(Result):
