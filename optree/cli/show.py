@@ -222,7 +222,7 @@ def _bill(entry: AccountingEntry) -> str:
     parts.append(tokens_said(entry.tokens) if entry.tokens is not None else "")
     parts += [f"{entry.characters_in or 0:,}→{entry.characters_out or 0:,} characters"] if entry.type == "tool" else []
     parts.append(cost_said(entry.cost_usd or 0.0, entry.cost_usd is not None, has_unknown_cost(entry)))
-    parts += ["tried again"] if entry.retried else []
+    parts += ["tried again" if entry.status == "failed" else "beside the calls"] if entry.retried else []
     parts += [f"replayed from {entry.replay_of}"] if entry.replay_of is not None else []
     parts += [entry.error] if entry.error else []
     parts += [msgspec.json.encode(redact(decode(entry.details))).decode()] if entry.details is not UNSET else []

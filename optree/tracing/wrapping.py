@@ -412,9 +412,9 @@ class RecordedItems(AsyncGenerator[Any, Any]):
     It is no generator itself: when the program drops it, Python closes *items* in the way it would have without.
     """
 
-    def __init__(self, items: AsyncGenerator[Any, Any], instrument: Instrument, on_close: Callable[[], None] | None = None) -> None:
-        self._items, self._instrument, self._on_close = items, instrument, on_close
+    def __init__(self, items: AsyncGenerator[Any, Any], instrument: Instrument, on_close: Callable[[], None]) -> None:
         self._stream: _Stream | UnrecordedPiece | None = None
+        self._items, self._instrument, self._on_close = items, instrument, on_close
         self._is_over = self._is_running = False
 
     async def __anext__(self) -> Any:
@@ -462,8 +462,7 @@ class RecordedItems(AsyncGenerator[Any, Any]):
 
     @guarded
     def _closes(self) -> None:
-        if self._on_close is not None:
-            self._on_close()
+        self._on_close()
 
     def _end(self, error: BaseException | None) -> None:
         self._is_over = True
