@@ -1,7 +1,7 @@
 """Google's ADK: runs and agents are sessions; tools are ops in them, and so are calls of models that the wire does not see.
 
-Hooked are methods that all agents come by, and what tells plugins of tools, not a plugin: a program sees and orders these, and one of its
-own may keep what comes behind it from being told.
+Hooks the methods every agent runs through and the plugin manager's tool callbacks. It adds no plugin: programs see and order plugins,
+and one may stop those after it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from weakref import WeakKeyDictionary
 
 from optree.builder import Op, Turn
 from optree.capture.hooks import Hook, Watch, await_within
-from optree.capture.nesting import FrameworkCall, Nesting
+from optree.capture.nesting import LEFT, FrameworkCall, Nesting, respond
 from optree.capture.observed import ClientCall, ended_by
 from optree.nodes import Status
 from optree.redaction import redact
 from optree.tracing import context
 from optree.tracing.context import Holder, Scope
-from optree.tracing.failures import class_of_error, class_of_text
+from optree.tracing.failures import ERROR_TYPE, class_of_error, class_of_raised, class_of_text
 from optree.tracing.faults import guarded
 from optree.tracing.handles import Session
 from optree.tracing.results import Result
@@ -55,6 +55,7 @@ def agents(module: ModuleType, is_on: _IsOn) -> list[Hook]:
     def recorded(events: _Events, agent: Any = None, parent: Any = None, *_args: Any, **told: Any) -> _Events:
         name, where, run = text(agent.name), context.here(), _run_here()
         if run is not None and where is not None and where.op is None and run.above is None and run.agent == name:
+            run.handed.pop(name, None)
             return events  # the run's session is its session, also when it gets the conversation back
         above = run if run is None or run.above is None else run.above
         handed_over_by = None if above is None else above.handed.pop(name, None)
@@ -107,15 +108,14 @@ class _AdkRun:
     def ended(self, status: Status, error: str | None) -> tuple[Status, str | None]:
         """Return how a node of it ends; tools that were not heard of again end before."""
         for tool in list(self.tools):
-            _TOOLS.end(tool, *(_LEFT if status == "ok" else (status, error)))
+            _TOOLS.end(tool, *(LEFT if status == "ok" else (status, error)))
         self.tools.clear()
         is_in_order = (status == "cancelled" and self.is_left) or (error or "").startswith(_PAUSED)
         return ("ok", None) if is_in_order else (status, error)
 
 
 _PAUSED: Final = "NodeInterruptedError"
-"""The exception that a run is left by which waits for a person."""
-_LEFT: Final[tuple[Status, str]] = ("cancelled", "what it was part of has ended")
+"""Raised when a run pauses for human input."""
 _runs: Final[WeakKeyDictionary[Any, _AdkRun]] = WeakKeyDictionary()
 """By their sessions' builders."""
 
@@ -183,8 +183,14 @@ class _AgentTurn(TurnScope):
         self._run = run
 
     def finish(self, handle: Turn, status: Status, error: str | None) -> None:
-        """End it."""
-        super().finish(handle, *self._run.ended(status, error))
+        """End it, after hand-offs that came to nothing."""
+        status, error = self._run.ended(status, error)
+        handed, self._run.handed = self._run.handed, {}
+        for target, source in handed.items() if status == "failed" and not self.inherited(handle) else ():
+            name, known = _hand_off(source, target)
+            op, why = handle.builder.begin_op("system", name, turn=handle, attributes=known), class_of_raised(error)
+            op.end(status, error, **({} if why is None else {ERROR_TYPE: why}))
+        super().finish(handle, status, error)
 
     def result(self, handle: Turn) -> Result:  # noqa: ARG002 - the session takes them
         return _AdkNothing()
@@ -266,7 +272,7 @@ class _ToolBegins(_ToolHook):
     @guarded
     def open(self) -> None:
         """Begin the op; what was left open under the same id is over."""
-        _TOOLS.end(self.key, *_LEFT)
+        _TOOLS.end(self.key, *LEFT)
         self.begin()
 
 
@@ -282,9 +288,8 @@ class _ToolAnswered(_ToolHook):
                 (self.run.above or self.run).handed[text(target)] = text(self.told["tool_context"].agent_name)
         elif self.name == _TRANSFER:  # it was kept from it
             self.begin()
-        op = _TOOLS.op(self.key)
-        if op is not None and op.bare.response is None:  # else it was told by what runs the tool, as MCP
-            op.response(self.told["result"] if value is None else value)
+        if (op := _TOOLS.op(self.key)) is not None:
+            respond(op, self.told["result"] if value is None else value)
         self.end()
 
 
@@ -300,14 +305,19 @@ class _ToolFailed(_ToolHook):
         """End its op."""
         if self.name == _TRANSFER and _TOOLS.scope(self.key) is None:
             source, target = text(self.told["tool_context"].agent_name), self.told["tool_args"].get("agent_name")
-            known = {"type": "handoff", "from": source, "to": target}
-            _TOOLS.begin(self.key, OpScope("system", f"handoff to {text(target or '?')}", known))
+            name, known = _hand_off(source, target)
+            _TOOLS.begin(self.key, OpScope("system", name, known))
         self.end(self.told["error"])
+
+
+def _hand_off(source: str, target: Any) -> tuple[str, dict[str, Any]]:
+    """Return the name and the attributes of the op of one that failed."""
+    return f"handoff to {text(target or '?')}", {"type": "handoff", "from": source, "to": target}
 
 
 def models(module: ModuleType, is_on: _IsOn) -> list[Hook]:
     """Hook what calls a model, for those that do it in another way than over HTTP."""
-    name = "_run_and_handle_error"  # what comes out of it has been through the program's hands
+    name = "_run_and_handle_error"  # its output has passed the program's callbacks
     function = getattr(module.BaseLlmFlow, name)
 
     @functools.wraps(function)

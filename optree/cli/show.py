@@ -99,6 +99,7 @@ def _parts(node: Node, pool: Pool) -> Iterator[Part]:
             yield "response (partial)" if node.response.partial else "response", _answered(redact(opened(decode(node.response.payload))))
         if node.child_session is not None:
             yield from _session(node.child_session)
+            yield from _attributes(node.child_session.attributes_json, "session attributes")
         yield from _optional("logs", [line for entry in node.logs for line in _log(entry)])
         yield from _optional("accounting", [_bill(entry) for entry in node.accounting])
     yield from _attributes(node.attributes_json)
@@ -128,9 +129,9 @@ def _optional(heading: str, lines: list[str]) -> Iterator[Part]:
         yield heading, lines
 
 
-def _attributes(block: Raw | UnsetType) -> Iterator[Part]:
+def _attributes(block: Raw | UnsetType, heading: str = "attributes") -> Iterator[Part]:
     if block is not UNSET and (attributes := redact(decode(block))):
-        yield "attributes", _members(attributes)
+        yield heading, _members(attributes)
 
 
 def _request(payload: Any) -> Iterator[Part]:

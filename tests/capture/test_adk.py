@@ -241,11 +241,14 @@ def test_a_hand_off_that_fails(recording, provider, asking):
 
 
 def test_a_hand_off_to_nobody(recording, provider, asking):
-    """A hand-off to an agent that does not exist ends the run, with ADK's exception."""
+    """A hand-off to an agent that does not exist is a failed op, and ends the run, with ADK's exception."""
     provider.says(gives(calls("transfer_to_agent", agent_name="Nobody")), RAINS)
     with pytest.raises(ValueError, match="Nobody"):
         asking.ask(lambda: asking.agent("Triage", sub_agents=[asking.agent("Billing", description="bills")]))
     assert ("failed", ["Triage"]) == (recording.tree.session.status, names(recording))
+    op = op_of(recording, "handoff to Nobody")
+    known = {"type": "handoff", "from": "Triage", "to": "Nobody", "error.type": "invalid"}
+    assert ("system", "failed", recording.tree.session.error, known) == (op.kind, op.status, op.error, op.attributes)
 
 
 def test_a_hand_off_that_is_refused(recording, provider, asking):
