@@ -99,7 +99,7 @@ def test_json(line):
     [
         ("1.2", "1.2 tool fetch of asker ✗ failed ", "\nerror\n  ValueError: 404\n"),
         ("1.3", "1.3 session helper of asker ✓ ", "\nsession helper\n  title: Helping\n"),
-        ("1.3", "1.3 session helper of asker ✓ ", "\nsession attributes\n  handed_over_by: asker\n"),
+        ("1.3", "1.3 session helper of asker ✓ ", "\n  handed_over_by: asker\n"),
         ("1", "1 turn of asker ✓ ", "\nops\n  1.1 llm openai:gpt-4o\n  1.2 tool fetch\n  1.3 session helper\n"),
         ("", "(root) session asker ✓ ", "\nuser\n  why?\n"),
     ],
