@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 from weakref import WeakKeyDictionary
 
 from optree.builder import Op, Turn
-from optree.capture.hooks import Hook, Watch, await_within
+from optree.capture.hooks import Hook, IsOn, Watch, await_within
 from optree.capture.nesting import LEFT, FrameworkCall, Nesting, respond
 from optree.capture.observed import ClientCall, ended_by
 from optree.nodes import Status
@@ -29,16 +29,15 @@ from optree.tracing.runtime import RUNTIME
 from optree.tracing.scopes import OpScope, SessionScope, TurnScope
 from optree.tracing.unrecorded import SESSION
 from optree.tracing.wrapping import RecordedItems
-from optree.values import is_list, text
+from optree.values import dumped, is_list, text
 
-_IsOn = Callable[[], bool]
 _Events = AsyncGenerator[Any, Any]
 _TOOLS: Final = Nesting()
 _TRANSFER: Final = "transfer_to_agent"
 """The tool that hands the conversation to another agent."""
 
 
-def runs(module: ModuleType, is_on: _IsOn) -> list[Hook]:
+def runs(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook the ways to run an agent or a workflow."""
 
     @guarded
@@ -48,7 +47,7 @@ def runs(module: ModuleType, is_on: _IsOn) -> list[Hook]:
     return _streams(module.Runner, ("run_async", "run_live"), recorded, is_on)
 
 
-def agents(module: ModuleType, is_on: _IsOn) -> list[Hook]:
+def agents(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook what all agents come by, also within others."""
 
     @guarded
@@ -65,7 +64,7 @@ def agents(module: ModuleType, is_on: _IsOn) -> list[Hook]:
     return _streams(module.BaseAgent, ("run_async", "run_live"), recorded, is_on)
 
 
-def _streams(owner: Any, names: tuple[str, ...], recorded: Callable[..., _Events | None], is_on: _IsOn) -> list[Hook]:
+def _streams(owner: Any, names: tuple[str, ...], recorded: Callable[..., _Events | None], is_on: IsOn) -> list[Hook]:
     """Hook functions that yield events."""
 
     def hooked(function: Callable[..., _Events]) -> Callable[..., _Events]:
@@ -204,7 +203,7 @@ class _AdkNothing(Result):
         return True
 
 
-def tools(module: ModuleType, is_on: _IsOn) -> list[Hook]:
+def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook what tells plugins that a tool is called, has answered, or has failed."""
 
     def hooked(name: str, kind: type[_ToolHook]) -> Hook:
@@ -221,7 +220,7 @@ def tools(module: ModuleType, is_on: _IsOn) -> list[Hook]:
     ]
 
 
-def cancelled(module: ModuleType, is_on: _IsOn) -> list[Hook]:
+def cancelled(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook what tells plugins that a tool's call was cancelled."""
 
     @guarded
@@ -315,7 +314,7 @@ def _hand_off(source: str, target: Any) -> tuple[str, dict[str, Any]]:
     return f"handoff to {text(target or '?')}", {"type": "handoff", "from": source, "to": target}
 
 
-def models(module: ModuleType, is_on: _IsOn) -> list[Hook]:
+def models(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook what calls a model, for those that do it in another way than over HTTP."""
     name = "_run_and_handle_error"  # its output has passed the program's callbacks
     function = getattr(module.BaseLlmFlow, name)
@@ -417,7 +416,9 @@ class _AdkModelCall:
 
 def _plain(value: Any) -> Any:
     """Return what is sent or got as JSON has it."""
-    return value.model_dump(mode="json", exclude_none=True) if hasattr(value, "model_dump") else getattr(value, "value", value)
+    if not hasattr(value, "model_dump"):
+        return getattr(value, "value", value)
+    return dumped(functools.partial(value.model_dump, mode="json", exclude_none=True))
 
 
 def _joined(parts: list[Any]) -> list[Any]:
