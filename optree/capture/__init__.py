@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from optree.builder.guard import FAULTS
 from optree.interrupts import new_rlock, pass_on
@@ -245,11 +245,18 @@ def _hook(name: str, module: ModuleType) -> None:
 
 def _warn(package: str) -> None:
     """Say that a release is newer than those that were tried."""
-    release = release_of(package)
+    release, tried = release_of(package), LIBRARIES[package].tried
+    if compared(package, release) == "newer":
+        RUNTIME.problems.report(f"{package} {release} is newer than what optree was tried with ({tried}): calls may not be recorded whole")
+
+
+def compared(package: str, release: str | None) -> Literal["older", "newer"] | None:
+    """Tell whether a release is older or newer than those that were tried, by its first number."""
     tried, too_new, _ = LIBRARIES[package]
     first = (release or "").partition(".")[0]
-    if first.isdecimal() and int(first) >= too_new:
-        RUNTIME.problems.report(f"{package} {release} is newer than what optree was tried with ({tried}): calls may not be recorded whole")
+    if not first.isdecimal():
+        return None
+    return "newer" if int(first) >= too_new else "older" if int(first) < int(tried.partition(".")[0]) else None
 
 
 def release_of(package: str) -> str | None:
