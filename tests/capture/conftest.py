@@ -63,3 +63,25 @@ def recording(hooked):  # noqa: ARG001 - the hooks are there before
 def child(tmp_path):
     """Return a child process in place of Claude Code that does as it is told."""
     return Child(tmp_path)
+
+
+@pytest.fixture(params=["aiohttp", "httpx"])
+def sent_by(request):
+    """Return what google-genai sends by."""
+    return request.param
+
+
+@pytest.fixture
+def asking(provider):
+    """Return a program of ADK's on the provider."""
+    from tests.capture.adk_programs import Asking
+
+    return Asking(provider)
+
+
+@pytest.fixture
+def model(provider):
+    """Return a model of CrewAI's that the provider answers for."""
+    from tests.capture.crews import served_by
+
+    return served_by(provider)

@@ -55,18 +55,6 @@ from tests.cli.conftest import ROOT, CommandLine  # noqa: E402
 pytestmark = WARNINGS
 
 
-@pytest.fixture(params=["aiohttp", "httpx"])
-def sent_by(request):
-    """Return what google-genai sends by."""
-    return request.param
-
-
-@pytest.fixture
-def asking(provider):
-    """Return a program on the provider."""
-    return Asking(provider)
-
-
 def test_a_run_is_a_session(recording, provider, sent_by):
     """A run is a session with the agent's name, a turn of what was asked, and the call in it, whose tokens count once."""
     provider.says(RAINS)

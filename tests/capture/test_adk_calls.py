@@ -50,18 +50,6 @@ from tests.capture.provider import Reply
 pytestmark = WARNINGS
 
 
-@pytest.fixture(params=["aiohttp", "httpx"])
-def sent_by(request):
-    """Return what google-genai sends by."""
-    return request.param
-
-
-@pytest.fixture
-def asking(provider):
-    """Return a program on the provider."""
-    return Asking(provider)
-
-
 def test_a_run_that_fails(recording, provider, sent_by):
     """A refused call is a failed op of the agent's session, which failed with the exception that the program gets."""
     provider.says(Reply({"error": {"code": 404, "message": "no such model", "status": "NOT_FOUND"}}, status=404))

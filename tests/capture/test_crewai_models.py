@@ -36,12 +36,6 @@ from tests.cli.conftest import ROOT, CommandLine
 pytestmark = MARKS
 
 
-@pytest.fixture
-def model(provider):
-    """Return a model that the provider answers for."""
-    return served_by(provider)
-
-
 def test_a_model_that_calls_nobody(recording):
     """A model of the program's own that calls nobody has an op of what is known: messages, answer, tokens, calls of tools, once."""
     ask(crew_of(scripted(ASKS, "It rains"), weather))
