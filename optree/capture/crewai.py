@@ -230,7 +230,8 @@ def _task_began(event: Any, above: Hashable) -> None:
 
 def _method_began(event: Any, above: Hashable) -> None:
     _step(event, f"method {text(event.method_name)}", {"type": "method"}, above)
-    _sent(event, {name: _output(value) for name, value in (event.params or {}).items()})
+    told: dict[str, Any] = event.params or {}
+    _sent(event, {name: _output(value) for name, value in told.items()})
 
 
 def _guardrail_began(event: Any, above: Hashable) -> None:
