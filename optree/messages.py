@@ -215,7 +215,9 @@ def part(block: Any) -> Part:
     thought = block.get("reasoningContent")
     source = {"text": thought.get("reasoningText")} if is_object(thought) else block
     if kind in _CLOSED or block.get("thought") is True or source is not block:
-        return ReasoningPart(block, next(filter(None, (_texts(source.get(key)) for key in ("thinking", "text", "content", "summary"))), ""))
+        return ReasoningPart(
+            block, next(filter(None, (texts_of(source.get(key)) for key in ("thinking", "text", "content", "summary"))), "")
+        )
     is_heard = kind in _HEARD and isinstance(block.get("transcript"), str)
     if kind not in _TEXTS and not is_heard and not _is_bare(block):
         return Other(block)
@@ -281,7 +283,8 @@ def _result(block: dict[str, Any], result: dict[str, Any]) -> ToolResultPart:
     return ToolResultPart(block, identity, _string(_first(result, "name", "toolName")), content)
 
 
-def _texts(content: Any) -> str:
+def texts_of(content: Any) -> str:
+    """Return the text in a content, its blocks in lines."""
     return "\n".join(item.text for item in parts(content) if isinstance(item, TextPart) and item.text)
 
 

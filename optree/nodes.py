@@ -118,7 +118,7 @@ class AccountingEntry(_Leaf):
     details: Raw | UnsetType = UNSET
     """What else was said of it, as a JSON object: members of a provider's usage, and figures under names that optree does not know."""
     retried: bool = False
-    """True for an attempt that failed and was made again: the last attempt is the call, and the others count as none."""
+    """True for what counts as no call: an attempt that failed and was made again, or what is billed beside the calls that are known."""
     replay_of: str | None = None
     """``<txn>:<path>`` of the op whose recorded answer the call got: nobody was paid."""
 

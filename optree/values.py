@@ -286,6 +286,11 @@ def _builtins(value: object) -> object:
         return {"$repr": _repr(value), "$type": f"{type(value).__module__}.{type(value).__qualname__}"}
 
 
+def own_members(owner: Any) -> Mapping[str, Any]:
+    """Return what a class or a module has itself, and not by a class above it."""
+    return cast("Mapping[str, Any]", vars(owner))
+
+
 def dumped(dump: Callable[..., Any]) -> Any:
     """Return what a method `model_dump` gives, without pydantic's warnings: they would stand among what the traced program says."""
     try:

@@ -14,12 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, Literal, NamedTuple
 
 from optree.builder.guard import FAULTS
 from optree.interrupts import new_rlock, pass_on
 from optree.tracing.faults import fault, guarded
 from optree.tracing.runtime import RUNTIME
+from optree.values import own_members
 
 __all__ = ["instrument", "uninstrument"]
 
@@ -214,7 +215,7 @@ def uninstrument() -> None:
 
 def _take_out(made: list[tuple[Any, str, Any, Any]]) -> None:
     for owner, name, before, now in made:
-        if _own(owner).get(name) is now:  # else somebody has hooked it after us
+        if own_members(owner).get(name) is now:  # else somebody has hooked it after us
             setattr(owner, name, before)
 
 
@@ -227,7 +228,8 @@ def _hook(name: str, module: ModuleType) -> None:
     with _lock:
         known = _hooked.get(name, [])
         is_there = [
-            getattr(module, owner.__name__, None) is owner and _own(owner).get(attribute) is now for owner, attribute, _, now in known
+            getattr(module, owner.__name__, None) is owner and own_members(owner).get(attribute) is now
+            for owner, attribute, _, now in known
         ]
         if name not in _wanted or (known and all(is_there)):
             return
@@ -236,7 +238,7 @@ def _hook(name: str, module: ModuleType) -> None:
             hooks_of: _Hooks = getattr(importlib.import_module(f"optree.capture.{where}"), function)
             _take_out(known)  # what is there of it: all that is not was taken by others, or an interrupt left it half done
             is_on = functools.partial(_is_on, name)
-            made = [(owner, attribute, _own(owner)[attribute], now) for owner, attribute, now in hooks_of(module, is_on)]
+            made = [(owner, attribute, own_members(owner)[attribute], now) for owner, attribute, now in hooks_of(module, is_on)]
         except Exception as error:  # noqa: BLE001 - another release of it, or it is half imported: the program goes on without
             fault(error)
             return
@@ -248,11 +250,18 @@ def _hook(name: str, module: ModuleType) -> None:
 
 def _warn(package: str) -> None:
     """Say that a release is newer than those that were tried."""
-    release = release_of(package)
+    release, tried = release_of(package), LIBRARIES[package].tried
+    if compared(package, release) == "newer":
+        RUNTIME.problems.report(f"{package} {release} is newer than what optree was tried with ({tried}): calls may not be recorded whole")
+
+
+def compared(package: str, release: str | None) -> Literal["older", "newer"] | None:
+    """Tell whether a release is older or newer than those that were tried, by its first number."""
     tried, too_new, _ = LIBRARIES[package]
     first = (release or "").partition(".")[0]
-    if first.isdecimal() and int(first) >= too_new:
-        RUNTIME.problems.report(f"{package} {release} is newer than what optree was tried with ({tried}): calls may not be recorded whole")
+    if not first.isdecimal():
+        return None
+    return "newer" if int(first) >= too_new else "older" if int(first) < int(tried.partition(".")[0]) else None
 
 
 def release_of(package: str) -> str | None:
@@ -263,10 +272,6 @@ def release_of(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _own(owner: Any) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", vars(owner))
 
 
 if os.environ.get("OPTREE_REPLAY"):

@@ -1,7 +1,7 @@
 """Google's ADK: runs and agents are sessions; tools are ops in them, and so are calls of models that the wire does not see.
 
-Hooked are methods that all agents come by, and what tells plugins of tools, not a plugin: a program sees and orders these, and one of its
-own may keep what comes behind it from being told.
+Hooks the methods every agent runs through and the plugin manager's tool callbacks. It adds no plugin: programs see and order plugins,
+and one may stop those after it.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from typing import Any, Final, Self
 from weakref import WeakKeyDictionary
 
 from optree.builder import Op, Turn
-from optree.capture.hooks import Hook, Watch, await_within
-from optree.capture.nesting import FrameworkCall, Nesting
+from optree.capture.hooks import Hook, IsOn, Watch, await_within
+from optree.capture.nesting import LEFT, FrameworkCall, Nesting, respond
 from optree.capture.observed import ClientCall, ended_by
 from optree.nodes import Status
 from optree.redaction import redact
 from optree.tracing import context
 from optree.tracing.context import Holder, Scope
-from optree.tracing.failures import class_of_error, class_of_text
+from optree.tracing.failures import ERROR_TYPE, class_of_error, class_of_raised, class_of_text
 from optree.tracing.faults import guarded
 from optree.tracing.handles import Session
 from optree.tracing.results import Result
 from optree.tracing.runtime import RUNTIME
 from optree.tracing.scopes import OpScope, SessionScope, TurnScope
 from optree.tracing.unrecorded import SESSION
-from optree.values import is_list, text
+from optree.tracing.wrapping import RecordedItems
+from optree.values import dumped, is_list, text
 
-_IsOn = Callable[[], bool]
 _Events = AsyncGenerator[Any, Any]
 _TOOLS: Final = Nesting()
 _TRANSFER: Final = "transfer_to_agent"
 """The tool that hands the conversation to another agent."""
 
 
-def runs(module: ModuleType, is_on: _IsOn) -> list[Hook]:
+def runs(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook the ways to run an agent or a workflow."""
 
     @guarded
@@ -47,13 +47,14 @@ def runs(module: ModuleType, is_on: _IsOn) -> list[Hook]:
     return _streams(module.Runner, ("run_async", "run_live"), recorded, is_on)
 
 
-def agents(module: ModuleType, is_on: _IsOn) -> list[Hook]:
+def agents(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook what all agents come by, also within others."""
 
     @guarded
     def recorded(events: _Events, agent: Any = None, parent: Any = None, *_args: Any, **told: Any) -> _Events:
         name, where, run = text(agent.name), context.here(), _run_here()
         if run is not None and where is not None and where.op is None and run.above is None and run.agent == name:
+            run.handed.pop(name, None)
             return events  # the run's session is its session, also when it gets the conversation back
         above = run if run is None or run.above is None else run.above
         handed_over_by = None if above is None else above.handed.pop(name, None)
@@ -63,7 +64,7 @@ def agents(module: ModuleType, is_on: _IsOn) -> list[Hook]:
     return _streams(module.BaseAgent, ("run_async", "run_live"), recorded, is_on)
 
 
-def _streams(owner: Any, names: tuple[str, ...], recorded: Callable[..., _Events | None], is_on: _IsOn) -> list[Hook]:
+def _streams(owner: Any, names: tuple[str, ...], recorded: Callable[..., _Events | None], is_on: IsOn) -> list[Hook]:
     """Hook functions that yield events."""
 
     def hooked(function: Callable[..., _Events]) -> Callable[..., _Events]:
@@ -93,42 +94,27 @@ class _AdkRun:
         self.answer = _AdkAnswer()
 
     def around(self, events: _Events, user: str | None, agent: Any) -> _Events:
-        """Return what stands in the place of events: they come in a session, and in a turn of that."""
+        """Return the events, in a session and in a turn of that."""
         system = getattr(agent, "instruction", None)
         turn = _AgentTurn(user, system if isinstance(system, str) and system else None, self)
-        return _AgentSession(self.agent, self)(turn(self._events))(events)
+        return RecordedItems(RecordedItems(events, turn, self._closed), _AgentSession(self.agent, self), self._closed)
 
-    async def _events(self, events: _Events) -> _Events:
-        step: Callable[[], Any] = events.__anext__
-        while True:
-            try:
-                event = await step()
-            except StopAsyncIteration:
-                return
-            try:
-                sent = yield event
-            except GeneratorExit:
-                self.is_closing = self.above is None
-                self.is_left = self.above is not None and not self.above.is_closing
-                await events.aclose()
-                raise
-            except BaseException as error:  # noqa: BLE001 - thrown in by who reads them: theirs to handle
-                step = functools.partial(events.athrow, error)
-            else:
-                step = functools.partial(events.asend, sent)
+    def _closed(self) -> None:
+        """Take that the program, or the run that this one is part of, wants no more events."""
+        self.is_closing = self.above is None
+        self.is_left = self.above is not None and not self.above.is_closing
 
     def ended(self, status: Status, error: str | None) -> tuple[Status, str | None]:
         """Return how a node of it ends; tools that were not heard of again end before."""
         for tool in list(self.tools):
-            _TOOLS.end(tool, *(_LEFT if status == "ok" else (status, error)))
+            _TOOLS.end(tool, *(LEFT if status == "ok" else (status, error)))
         self.tools.clear()
         is_in_order = (status == "cancelled" and self.is_left) or (error or "").startswith(_PAUSED)
         return ("ok", None) if is_in_order else (status, error)
 
 
 _PAUSED: Final = "NodeInterruptedError"
-"""The exception that a run is left by which waits for a person."""
-_LEFT: Final[tuple[Status, str]] = ("cancelled", "what it was part of has ended")
+"""Raised when a run pauses for human input."""
 _runs: Final[WeakKeyDictionary[Any, _AdkRun]] = WeakKeyDictionary()
 """By their sessions' builders."""
 
@@ -187,9 +173,6 @@ class _AgentSession(SessionScope):
     def result(self, handle: Session) -> Result:  # noqa: ARG002 - it was given at the beginning
         return self._run.answer
 
-    def _again(self, function: Callable[..., Any]) -> SessionScope:  # noqa: ARG002 - one run, one function
-        return self
-
 
 class _AgentTurn(TurnScope):
     """The only turn in it."""
@@ -199,14 +182,17 @@ class _AgentTurn(TurnScope):
         self._run = run
 
     def finish(self, handle: Turn, status: Status, error: str | None) -> None:
-        """End it."""
-        super().finish(handle, *self._run.ended(status, error))
+        """End it, after hand-offs that came to nothing."""
+        status, error = self._run.ended(status, error)
+        handed, self._run.handed = self._run.handed, {}
+        for target, source in handed.items() if status == "failed" and not self.inherited(handle) else ():
+            name, known = _hand_off(source, target)
+            op, why = handle.builder.begin_op("system", name, turn=handle, attributes=known), class_of_raised(error)
+            op.end(status, error, **({} if why is None else {ERROR_TYPE: why}))
+        super().finish(handle, status, error)
 
     def result(self, handle: Turn) -> Result:  # noqa: ARG002 - the session takes them
         return _AdkNothing()
-
-    def _again(self, function: Callable[..., Any]) -> TurnScope:  # noqa: ARG002 - as above
-        return self
 
 
 class _AdkNothing(Result):
@@ -217,7 +203,7 @@ class _AdkNothing(Result):
         return True
 
 
-def tools(module: ModuleType, is_on: _IsOn) -> list[Hook]:
+def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook what tells plugins that a tool is called, has answered, or has failed."""
 
     def hooked(name: str, kind: type[_ToolHook]) -> Hook:
@@ -234,7 +220,7 @@ def tools(module: ModuleType, is_on: _IsOn) -> list[Hook]:
     ]
 
 
-def cancelled(module: ModuleType, is_on: _IsOn) -> list[Hook]:
+def cancelled(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook what tells plugins that a tool's call was cancelled."""
 
     @guarded
@@ -285,7 +271,7 @@ class _ToolBegins(_ToolHook):
     @guarded
     def open(self) -> None:
         """Begin the op; what was left open under the same id is over."""
-        _TOOLS.end(self.key, *_LEFT)
+        _TOOLS.end(self.key, *LEFT)
         self.begin()
 
 
@@ -301,9 +287,8 @@ class _ToolAnswered(_ToolHook):
                 (self.run.above or self.run).handed[text(target)] = text(self.told["tool_context"].agent_name)
         elif self.name == _TRANSFER:  # it was kept from it
             self.begin()
-        op = _TOOLS.op(self.key)
-        if op is not None and op.bare.response is None:  # else it was told by what runs the tool, as MCP
-            op.response(self.told["result"] if value is None else value)
+        if (op := _TOOLS.op(self.key)) is not None:
+            respond(op, self.told["result"] if value is None else value)
         self.end()
 
 
@@ -319,14 +304,19 @@ class _ToolFailed(_ToolHook):
         """End its op."""
         if self.name == _TRANSFER and _TOOLS.scope(self.key) is None:
             source, target = text(self.told["tool_context"].agent_name), self.told["tool_args"].get("agent_name")
-            known = {"type": "handoff", "from": source, "to": target}
-            _TOOLS.begin(self.key, OpScope("system", f"handoff to {text(target or '?')}", known))
+            name, known = _hand_off(source, target)
+            _TOOLS.begin(self.key, OpScope("system", name, known))
         self.end(self.told["error"])
 
 
-def models(module: ModuleType, is_on: _IsOn) -> list[Hook]:
+def _hand_off(source: str, target: Any) -> tuple[str, dict[str, Any]]:
+    """Return the name and the attributes of the op of one that failed."""
+    return f"handoff to {text(target or '?')}", {"type": "handoff", "from": source, "to": target}
+
+
+def models(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook what calls a model, for those that do it in another way than over HTTP."""
-    name = "_run_and_handle_error"  # what comes out of it has been through the program's hands
+    name = "_run_and_handle_error"  # its output has passed the program's callbacks
     function = getattr(module.BaseLlmFlow, name)
 
     @functools.wraps(function)
@@ -426,7 +416,9 @@ class _AdkModelCall:
 
 def _plain(value: Any) -> Any:
     """Return what is sent or got as JSON has it."""
-    return value.model_dump(mode="json", exclude_none=True) if hasattr(value, "model_dump") else getattr(value, "value", value)
+    if not hasattr(value, "model_dump"):
+        return getattr(value, "value", value)
+    return dumped(functools.partial(value.model_dump, mode="json", exclude_none=True))
 
 
 def _joined(parts: list[Any]) -> list[Any]:

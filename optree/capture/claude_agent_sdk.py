@@ -7,24 +7,21 @@ permissions, hooks) runs within the tool's op.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from contextlib import suppress
 from types import ModuleType
 from typing import Any, Final
 from weakref import WeakKeyDictionary, ref
 
 from optree.capture.claude_messages import Conversation
-from optree.capture.hooks import Hook
+from optree.capture.hooks import Hook, IsOn
 from optree.capture.mcp import ANCESTRY, PARENT
 from optree.tracing import context
 from optree.tracing.faults import guarded
 from optree.tracing.propagate import place_of
 from optree.values import is_object
 
-_IsOn = Callable[[], bool]
 
-
-def queries(module: ModuleType, is_on: _IsOn) -> list[Hook]:
+def queries(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook where the SDK begins to read its child process, and leaves it, and where it is called back."""
     kind = module.Query
     start, close, control, mcp = kind.start, kind.close, kind._handle_control_request, kind._handle_sdk_mcp_request  # noqa: SLF001 - it has no others
@@ -66,7 +63,7 @@ def queries(module: ModuleType, is_on: _IsOn) -> list[Hook]:
     ]
 
 
-def clients(module: ModuleType, is_on: _IsOn) -> list[Hook]:
+def clients(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook where a client begins, which may be asked again and again."""
     connect = module.ClaudeSDKClient.connect
 
@@ -87,7 +84,7 @@ def _is_client(client: Any) -> None:
 
 
 class _WatchedChild:
-    """What passes between the SDK and its child: in place of the stream that it puts messages into for the program."""
+    """Replaces the SDK's message stream and observes what passes between SDK and child."""
 
     def __init__(self, query: Any) -> None:
         transport = query.transport

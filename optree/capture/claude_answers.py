@@ -1,20 +1,22 @@
 """Answers that Claude Code tells of, and what they cost: its results tell sums, of all calls since the child process began.
 
 Output tokens of an answer are preliminary, unless it is streamed, and some calls are not told at all. So what a result tells more than the
-answers do stands at the result, and the costs of the calls in it are 0 from then on: until then they are unknown.
+answers do stands at the result, by model, and the costs of the calls in it are 0 from then on: until then they are unknown.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from optree.builder import Op
 from optree.builder.handles import account_again
 from optree.errors import BudgetExceeded
-from optree.nodes import USAGE_AT_START, AccountingEntry, Status
+from optree.nodes import USAGE_AT_START, AccountingEntry, Status, Tokens
+from optree.records import Accounted
 from optree.tracing.context import Scope
 from optree.tracing.results import ModelResult
 from optree.tree.totals import has_unknown_cost
@@ -24,6 +26,17 @@ from optree.values import is_object, text
 _PARTS = ("inputTokens", "outputTokens", "cacheReadInputTokens", "cacheCreationInputTokens")
 _Parts = tuple[int, ...]
 _NOTHING: _Parts = (0, 0, 0, 0)
+_MILLIONTH = 1e-6
+
+
+class _Sum(NamedTuple):
+    """Tokens, and what they cost if that is known."""
+
+    tokens: _Parts
+    cost: float | None
+
+
+_NO_SUM = _Sum(_NOTHING, None)
 
 
 class _Result(ModelResult):
@@ -42,7 +55,7 @@ class ToldAnswer:
         self._result = _Result(op)
 
     def take(self, body: dict[str, Any], blocks: list[Any]) -> None:
-        """Take blocks; with each comes the usage, which may grow. Those behind a call of a tool may come when the op has ended."""
+        """Add content blocks. Each has the usage so far; blocks after a tool call may arrive once the op has ended."""
         self.blocks += blocks
         self.stop = body.get("stop_reason") or self.stop
         usage = body.get("usage")
@@ -84,19 +97,18 @@ class ConversationBill:
     """What is accounted for of one conversation."""
 
     def __init__(self) -> None:
-        self._cost = 0.0
-        self._tokens = _NOTHING
-        """Accounted for up to the last result, as is the cost."""
+        self._known: dict[str, _Sum] = {}
+        """What is accounted for up to the last result, by model; what is of none under an empty name."""
         self._told = 0.0
-        """What that told."""
+        """The cost in the last result."""
         self._since: list[tuple[Op, AccountingEntry]] = []
 
     def restart(self) -> None:
         """Take that the sums begin anew."""
-        self._cost, self._tokens, self._told = 0.0, _NOTHING, 0.0
+        self._known, self._told = {}, 0.0
 
     def begin(self, op: Op, scope: Scope) -> None:
-        """Take a call that is made already: a budget that it would pass counts it no more, and refuses the next prompt."""
+        """Reserve budget for a call already made; one over the limit is not reserved, and the next prompt is refused."""
         if scope.budget is not None:
             with suppress(BudgetExceeded):
                 op.spending = scope.budget.reserve(scope)
@@ -108,57 +120,89 @@ class ConversationBill:
             op.spending.commit(op)
 
     def settle(self, op: Op, result: dict[str, Any]) -> None:
-        """Account at the *op* of a result for what it tells and no call does; budgets count that with a call."""
+        """Account on the result's *op* for what no call reported; budgets add it to the last call."""
         since, self._since = self._since, []
-        self._settle(op, since, _dollars(result.get("total_cost_usd")), result)
+        self._settle(op, since, result)
         counted = {one.path: one for one, _ in since if one.spending is not None}
         for number, one in enumerate(reversed(counted.values())):
             more = op.bare.accounting if number == 0 else ()
             one.spending.commit(Op.of(one.builder, one.turn, replace(one.bare, accounting=(*one.bare.accounting, *more))))
 
-    def _settle(self, op: Op, since: list[tuple[Op, AccountingEntry]], total: float | None, result: dict[str, Any]) -> None:
-        models = result.get("modelUsage")
-        took = _sum(_parts(entry) for _, entry in since)
-        if total == 0.0 and result.get("is_error") is True and any(took):  # sums of a run that crashed may be zeroed
-            total, models = None, None
+    def _settle(self, op: Op, since: list[tuple[Op, AccountingEntry]], result: dict[str, Any]) -> None:
+        total, told = _dollars(result.get("total_cost_usd")), _told(result.get("modelUsage"))
+        if (
+            total == 0.0 and result.get("is_error") is True and any(any(_parts(entry)) for _, entry in since)
+        ):  # sums of a crash may be zeroed
+            total, told = None, {}
         if total is not None and total < self._told:
             self.restart()
-        self._tokens = _sum((self._tokens, took))
-        self._cost += sum(entry.cost_usd or 0.0 for _, entry in since)
-        missing = _NOTHING
-        if is_object(models) and models:
-            told = _sum(_of_model(one) for one in models.values())
-            missing = tuple(max(0, one - known) for one, known in zip(told, self._tokens, strict=True))
-            self._tokens = _sum((self._tokens, missing))
-        if total is None:
-            if any(missing):
-                _account(op, missing, None)
+        if not self._is_by_model(since, total, told) and (told or total is not None):
+            told = {"": _Sum(_sum(one.tokens for one in told.values()), total)}
+            before = self._known.values()
+            self._known = {"": _Sum(_sum(one.tokens for one in before), sum(one.cost or 0.0 for one in before))}
+        calls: dict[str, list[tuple[Op, AccountingEntry]]] = {}
+        for one, entry in since:
+            calls.setdefault(_model_of(entry, told), []).append((one, entry))
+        for model in dict.fromkeys((*told, *calls)):
+            known, of_model, sums = self._known.get(model, _NO_SUM), calls.get(model, []), told.get(model, _NO_SUM)
+            took = _sum((known.tokens, *(_parts(entry) for _, entry in of_model)))
+            spent = (known.cost or 0.0) + sum(entry.cost_usd or 0.0 for _, entry in of_model)
+            missing = tuple(max(0, one - other) for one, other in zip(sums.tokens, took, strict=True))
+            cost = None if total is None else sums.cost or 0.0
+            self._known[model] = _Sum(_sum((took, missing)), spent if cost is None else cost)
+            _account(op, model, of_model, missing, None if cost is None else cost - spent)
+        self._told = self._told if total is None else total
+
+    def _is_by_model(self, since: list[tuple[Op, AccountingEntry]], total: float | None, told: Mapping[str, _Sum]) -> bool:
+        """Tell whether what a result has by model is all, under the names that the calls have."""
+        costs = [one.cost for one in told.values() if one.cost is not None]
+        used = {model for model, one in self._known.items() if any(one.tokens) or not model}
+        used |= {_model_of(entry, told) for _, entry in since if any(_parts(entry))}
+        is_whole = total is None or (len(costs) == len(told) and abs(sum(costs) - total) < _MILLIONTH)
+        return bool(told) and is_whole and used <= told.keys()
+
+
+def _account(op: Op, model: str, calls: list[tuple[Op, AccountingEntry]], missing: _Parts, cost: float | None) -> None:
+    """Account for what a model took beyond its *calls*: its entry is a model's, and no call more."""
+    if cost is not None:
+        unknown = [(one, entry) for one, entry in calls if has_unknown_cost(entry)]
+        if len(unknown) == len(calls) == 1 and not any((missing[0], *missing[2:])):  # all is of one call
+            account_again(*unknown[0], cost, output_tokens=missing[1])
             return
-        cost = total - self._cost
-        self._told = self._cost = total
-        open_entries = [(one, entry) for one, entry in since if has_unknown_cost(entry)]
-        if len(open_entries) == len(since) == 1 and not any((missing[0], *missing[2:])):  # all is of one call
-            account_again(*open_entries[0], cost, output_tokens=missing[1])
-            return
-        for one, entry in open_entries:
+        for one, entry in unknown:
             account_again(one, entry, 0.0, cost_in=op.path)
-        if any(missing) or abs(cost) > 1e-12:  # noqa: PLR2004 - less than files can hold
-            _account(op, missing, cost)
-
-
-def _account(op: Op, missing: _Parts, cost: float | None) -> None:
+    if not any(missing) and abs(cost or 0.0) <= 1e-12:  # noqa: PLR2004 - less than files can hold
+        return
+    core = op.builder.core
+    entry = AccountingEntry(f"{op.id}#{next(core.numbers)}", core.now_ms(), "llm" if model else "tool", cost_usd=cost)
     sent, received, cached, written = missing
-    op.account(
-        input_tokens=sent,
-        output_tokens=received,
-        cache_read_tokens=cached,
-        cache_write_tokens=written,
-        input_includes_cached=False,
-        cost_usd=cost,
-    )
+    entry.tokens = Tokens(sent, received, cached, written, sum(missing))
+    if model:
+        names = {one.model for _, one in calls}
+        entry.provider, entry.model, entry.retried = "anthropic", names.pop() if len(names) == 1 else model, True
+    else:
+        entry.command = op.bare.name
+    op.builder.record(Accounted(op.path, entry))
 
 
-def _sum(parts: Any) -> _Parts:
+def _told(models: Any) -> dict[str, _Sum]:
+    """Return the sums of a result by model; its names say too how long a context is, as in `claude-opus-4-8[1m]`."""
+    found: dict[str, list[Any]] = {}
+    for name, told in models.items() if is_object(models) else ():
+        found.setdefault(name.partition("[")[0], []).append(told if is_object(told) else {})
+    costs = {name: [_dollars(one.get("costUSD")) for one in told] for name, told in found.items()}
+    return {
+        name: _Sum(_sum(map(_of_model, told)), None if None in costs[name] else sum(cost or 0.0 for cost in costs[name]))
+        for name, told in found.items()
+    }
+
+
+def _model_of(entry: AccountingEntry, told: Mapping[str, _Sum]) -> str:
+    """Return which of the models in a result an entry is of; the only one may have another name there."""
+    return next(iter(told)) if len(told) == 1 else entry.model or ""
+
+
+def _sum(parts: Iterable[_Parts]) -> _Parts:
     return tuple(map(sum, zip(_NOTHING, *parts, strict=True)))
 
 
@@ -167,8 +211,8 @@ def _parts(entry: AccountingEntry) -> _Parts:
     return found.input_tokens, found.output_tokens, found.cache_read_input_tokens, found.cache_write_input_tokens
 
 
-def _of_model(told: Any) -> _Parts:
-    found = [told.get(name) if is_object(told) else 0 for name in _PARTS]
+def _of_model(told: Mapping[str, Any]) -> _Parts:
+    found = [told.get(name) for name in _PARTS]
     return tuple(one if type(one) is int and one > 0 else 0 for one in found)
 
 

@@ -1,6 +1,7 @@
 """What Claude Code, the child process of the Claude Agent SDK, says and is told: an agent's session with its turns, calls and sub-agents.
 
-It is recorded in a context of its own: what the program does between two messages stands where the program is.
+It is recorded in a context of its own: what the program does between two messages belongs to the span that
+is current in the program.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from typing import Any, Final, NamedTuple
 
 from optree.builder import Op
 from optree.capture.claude_answers import ConversationBill, ToldAnswer
-from optree.capture.nesting import PLACE, Nesting
+from optree.capture.nesting import PLACE, Nesting, respond
 from optree.capture.observed import ended_by
 from optree.capture.program import asked_last
 from optree.clock import now_ms
+from optree.messages import texts_of
 from optree.nodes import Status
 from optree.redaction import redact
 from optree.tracing import context
@@ -56,7 +58,7 @@ class _AgentState:
     def __init__(self, key: Hashable, messages: list[Any]) -> None:
         self.key, self.messages = key, messages
         self.asked = now_ms()
-        """When there was all that the next answer is to."""
+        """When the next call's input was complete."""
         self.answer: ToldAnswer | None = None
         self.last: ToldAnswer | None = None
         """The one that has ended last."""
@@ -81,7 +83,7 @@ class Conversation:
     def __init__(self, system: str | None) -> None:
         self.nesting = Nesting()
         self.is_client = False
-        """True for one that the program asks when it likes: within a session of the program's, each exchange is a session of its own."""
+        """True for a `ClaudeSDKClient`: inside a session of the program, each exchange is its own session."""
         self._bill = ConversationBill()
         self._main = _AgentState(_SESSION, [])
         self._agents: dict[str, _AgentState] = {}
@@ -270,7 +272,7 @@ class Conversation:
         blocks = [block for block in body["content"] if is_object(block)] if is_list(body.get("content")) else []
         identity, model = text(body.get("id") or message.get("uuid")), text(body.get("model") or "")
         if message.get("error"):
-            self._refused(agent, text(message["error"]), _texts(blocks))
+            self._refused(agent, text(message["error"]), texts_of(blocks))
         elif model == _SYNTHETIC:
             self._close(agent)
             agent.messages.append({"role": "assistant", "content": blocks})
@@ -367,14 +369,14 @@ class Conversation:
 
     def _returned(self, block: dict[str, Any], told: Any) -> None:
         call, content = text(block.get("tool_use_id")), block.get("content")
-        failed, said = block.get("is_error") is True, _texts(content)
+        failed, said = block.get("is_error") is True, texts_of(content)
         self._tools.pop(call, None)
         if call in self._agents and self._agents[call].key != call:
             self._end_agent(call, "failed" if failed else "ok", said)
         if call not in self._agents:
             op = self.nesting.op(call)
-            if op is not None and op.bare.response is None:
-                op.response(content)
+            if op is not None:
+                respond(op, content)
             if failed:
                 self.nesting.refuse(call, said)
             self.nesting.end(call)
@@ -481,10 +483,3 @@ def _refusal(answer: Any) -> str | None:
     if told.get("behavior") == "deny":
         return text(told.get("message") or "")
     return text(told.get("reason") or "") if told.get("decision") == "block" else None
-
-
-def _texts(content: Any) -> str:
-    """Return the text of blocks, or of a content that is one."""
-    if not is_list(content):
-        return text(content) if content is not None else ""
-    return "\n".join(text(one.get("text")) for one in content if is_object(one) and one.get("type") == "text")

@@ -1,7 +1,7 @@
 """CrewAI: its crews, flows and agents are sessions; tasks, methods of flows, tools and guardrails are ops in them.
 
-What its event bus is given is taken where it is emitted, and not by a handler: handlers run in threads, behind what they are told of.
-Models are hooked themselves: only those of CrewAI's own emit events for sure.
+Events are read in `emit`, not by a handler: handlers run later, in threads. Models are hooked directly: only CrewAI's own reliably
+emit events.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from types import ModuleType
 from typing import Any, Final, Self, cast
 
 from optree.builder import Op
-from optree.capture.hooks import Hook, await_within, run_within
-from optree.capture.nesting import FrameworkCall, Nesting, arguments_of
+from optree.capture.hooks import Hook, IsOn, await_within, run_within
+from optree.capture.nesting import FrameworkCall, Nesting, arguments_of, respond
 from optree.capture.observed import ended_by
 from optree.capture.program import asked_last, program_name
 from optree.nodes import OpKind
@@ -25,18 +25,17 @@ from optree.tracing import context
 from optree.tracing.failures import class_of_error
 from optree.tracing.faults import guarded
 from optree.tracing.scopes import OpScope
-from optree.values import cut, dumped, is_list, is_object, shortened, text
+from optree.values import cut, dumped, is_list, is_object, own_members, shortened, text
 
-_IsOn = Callable[[], bool]
 _DEFAULT_CREW: Final = "crew"
 _MOST_NAME: Final = 100
 _MOST_KEPT: Final = 10_000
-_SENT: Final = ("role", "content", "name", "tool_calls", "tool_call_id")
+_OF_MESSAGE: Final = ("role", "content", "name", "tool_calls", "tool_call_id")
 """Members of a message that a provider is sent."""
 
 
-def events(module: ModuleType, is_on: _IsOn) -> list[Hook]:
-    """Hook what all events are emitted by, in the context of what they tell of."""
+def events(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook `emit`, which runs in the context of what each event reports."""
     kind = module.CrewAIEventsBus
     function = kind.emit
 
@@ -49,26 +48,26 @@ def events(module: ModuleType, is_on: _IsOn) -> list[Hook]:
     return [(kind, "emit", emit)]
 
 
-def crews(module: ModuleType, is_on: _IsOn) -> list[Hook]:
+def crews(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook a crew's ways to run, for what ends without an event."""
     return _runs(module.Crew, is_on, ("kickoff",), ("akickoff",))
 
 
-def flows(module: ModuleType, is_on: _IsOn) -> list[Hook]:
-    """Hook the same of a flow."""
+def flows(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook a flow's ways to run."""
     return _runs(module.Flow, is_on, (), ("kickoff_async", "resume_async"))
 
 
-def agents(module: ModuleType, is_on: _IsOn) -> list[Hook]:
-    """Hook the same of an agent."""
+def agents(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook an agent's ways to run."""
     return _runs(module.Agent, is_on, ("kickoff", "execute_task"), ("kickoff_async", "aexecute_task"))
 
 
-def models(module: ModuleType, is_on: _IsOn) -> list[Hook]:
-    """Hook what calls a model in each class for models, those that are made later too. These keep their hooks, which then do nothing."""
+def models(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook `call` and `acall` of every LLM class, also of later ones; these keep their hooks after `uninstrument`, doing nothing."""
     base = module.BaseLLM
     found = [hook for kind in _below(base) for hook in _calls(kind, is_on)]
-    made_by = _own(base).get("__init_subclass__")
+    made_by = own_members(base).get("__init_subclass__")
     if (function := getattr(cast("Any", made_by), "__func__", None)) is not None:
 
         @functools.wraps(function)
@@ -122,7 +121,7 @@ class _CrewRuns:
             run.begun.append(event.event_id)
 
     def ended_by(self, event: Any, what: str, source: Any) -> Hashable:
-        """Return what an event ends. It names what was begun last, which may have ended without one."""
+        """Return the node an end event closes. The id it names may be of another node, which ended without an event."""
         key: Hashable = event.started_event_id
         if self._began.get(key, ("",))[0] == what:
             return key
@@ -149,7 +148,7 @@ _RUNS: Final = _CrewRuns()
 
 
 class _CrewRun:
-    """A call that runs a crew, a flow or an agent: what that has left open when it is over ends with it."""
+    """A running call of a crew, flow or agent; when it returns, nodes still open in it are ended."""
 
     def __init__(self, source: Any) -> None:
         self.source = source
@@ -174,17 +173,13 @@ class _CrewRun:
 _run: ContextVar[_CrewRun | None] = ContextVar("optree_crewai_run", default=None)
 
 
-def _runs(kind: Any, is_on: _IsOn, plain: tuple[str, ...], awaited: tuple[str, ...]) -> list[Hook]:
+def _runs(kind: Any, is_on: IsOn, plain: tuple[str, ...], awaited: tuple[str, ...]) -> list[Hook]:
     def watching(source: Any, *_args: Any, **_kwargs: Any) -> _CrewRun | None:
         return _CrewRun(source) if is_on() else None
 
-    own = _own(kind)
+    own = own_members(kind)
     found = [(kind, name, run_within(own[name], watching)) for name in plain if name in own]
     return [*found, *((kind, name, await_within(own[name], watching)) for name in awaited if name in own)]
-
-
-def _own(kind: Any) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", vars(kind))
 
 
 @guarded
@@ -229,17 +224,19 @@ def _agent_alone_began(event: Any, above: Hashable) -> None:
 
 
 def _task_began(event: Any, above: Hashable) -> None:
-    _step(event, _name(event.task_name or "task"), {"type": "task"}, above)
+    _step(event, f"task {_name(event.task_name or '')}".rstrip(), {"type": "task"}, above)
+    _sent(event, {name: told for name in ("description", "expected_output") if isinstance(told := getattr(event.task, name, None), str)})
 
 
 def _method_began(event: Any, above: Hashable) -> None:
-    _step(event, text(event.method_name), {"type": "method"}, above)
-    if event.params and (op := _RUNS.nesting.op(event.event_id)) is not None:
-        OpScope("system", None, {}).called(op, {name: _output(value) for name, value in event.params.items()})
+    _step(event, f"method {text(event.method_name)}", {"type": "method"}, above)
+    told: dict[str, Any] = event.params or {}
+    _sent(event, {name: _output(value) for name, value in told.items()})
 
 
 def _guardrail_began(event: Any, above: Hashable) -> None:
-    _step(event, _name(event.guardrail_name or "guardrail"), {"type": "guardrail", "retry": event.retry_count}, above)
+    name = f"guardrail {_name(event.guardrail_name or '')}".rstrip()
+    _step(event, name, {"type": "guardrail", "retry": event.retry_count}, above)
 
 
 def _tool_began(event: Any, above: Hashable) -> None:
@@ -260,6 +257,12 @@ def _step(event: Any, name: str, known: Mapping[str, Any], above: Hashable, kind
         _RUNS.nesting.begin_agent(event.event_id, program_name(), None)
     else:
         _RUNS.nesting.begin(event.event_id, OpScope(kind, name, known), above)
+
+
+def _sent(event: Any, told: Mapping[str, Any]) -> None:
+    """Record what a step is given."""
+    if told and (op := _RUNS.nesting.op(event.event_id)) is not None:
+        OpScope("system", None, {}).called(op, told)
 
 
 _NODES: Final[dict[str, Callable[[Any, Hashable], None]]] = {
@@ -299,7 +302,7 @@ def _ended(key: Hashable, event: Any, what: str) -> None:
 def _record(op: Op, event: Any, what: str, output: Any) -> None:
     """Record what an op came to."""
     if what == "llm_guardrail" and not event.success:
-        op.log(f"guardrail {op.bare.name} refused: {text(event.error)}", "WRN")
+        op.log(f"{op.bare.name} refused: {text(event.error)}", "WRN")
         output = {"success": False, "error": event.error}
     elif what == "memory_query":
         output = [one.record.content for one in event.results]
@@ -309,8 +312,8 @@ def _record(op: Op, event: Any, what: str, output: Any) -> None:
         op.log(f"waits for feedback: {text(event.message)}")
     if getattr(event, "from_cache", False):
         op.log("from the cache")
-    if output is not None and op.bare.response is None:  # else it was told by what runs the tool, as MCP
-        op.response(output)
+    if output is not None:
+        respond(op, output)
 
 
 def _below(kind: Any) -> Iterator[Any]:
@@ -319,7 +322,7 @@ def _below(kind: Any) -> Iterator[Any]:
         yield from _below(one)
 
 
-def _calls(kind: Any, is_on: _IsOn) -> list[Hook]:
+def _calls(kind: Any, is_on: IsOn) -> list[Hook]:
     """Return hooks for what a class for models calls them by itself."""
 
     @guarded
@@ -328,7 +331,7 @@ def _calls(kind: Any, is_on: _IsOn) -> list[Hook]:
             return None
         return _CrewModelCall(model, messages, more.get("tools"))
 
-    own, found = _own(kind), list[Hook]()
+    own, found = own_members(kind), list[Hook]()
     for name, within in (("call", run_within), ("acall", await_within)):
         function = own.get(name)
         if callable(function) and not hasattr(function, _MARK):
@@ -345,7 +348,7 @@ def _marked(function: Any) -> Any:
 
 
 @guarded
-def _hook_calls(kind: Any, is_on: _IsOn) -> None:
+def _hook_calls(kind: Any, is_on: IsOn) -> None:
     for owner, name, function in _calls(kind, is_on):
         setattr(owner, name, function)
 
@@ -397,7 +400,7 @@ class _CrewModelCall:
         is_unnamed = model.provider == "openai" and not type(model).__module__.startswith("crewai.")  # the default of all classes
         sent = {name: one for name in _PARAMETERS if (one := getattr(model, name, None)) not in (None, [])}
         messages = [{"role": "user", "content": self._messages}] if isinstance(self._messages, str) else self._messages
-        kept = [{name: one[name] for name in _SENT if name in one} for one in messages or [] if is_object(one)]
+        kept = [{name: one[name] for name in _OF_MESSAGE if name in one} for one in messages or [] if is_object(one)]
         return call.begin(
             None if is_unnamed else model.provider, model.model, kept, {**sent, **({"tools": self._tools} if self._tools else {})}
         )
@@ -439,12 +442,18 @@ def _output(value: Any) -> Any:
 
 
 def _question(asked: Any) -> str | None:
-    """Return what the user says: a text, the last in messages, the only input, or all of them."""
+    """Return what the user says: a text, the last in messages, or all inputs, the only one as `name: text`."""
     if is_list(asked):
         return asked_last(asked)[1]
     if is_object(asked):
-        only = next(iter(asked.values())) if len(asked) == 1 else None
-        return only if isinstance(only, str) else json.dumps(arguments_of(asked), default=text, ensure_ascii=False) if asked else None
+        name, only = next(iter(asked.items())) if len(asked) == 1 else ("", None)
+        return (
+            f"{name}: {only}"
+            if isinstance(only, str)
+            else json.dumps(arguments_of(asked), default=text, ensure_ascii=False)
+            if asked
+            else None
+        )
     return asked if isinstance(asked, str) else None
 
 

@@ -14,6 +14,8 @@ from optree.capture.observed import ClientCall
 from optree.capture.replay import ACTIVE, StoredReply
 from optree.tracing.faults import guarded
 
+IsOn = Callable[[], bool]
+"""Tells whether a hook does anything."""
 Hook = tuple[Any, str, Any]
 """What stands in the place of a function: owner, name and replacement."""
 _sending: dict[int, ref[_Sending]] = {}
@@ -35,7 +37,7 @@ Watching = Callable[..., Watch | None]
 """Returns, for a function's arguments, what the call runs within; None for one that is left alone."""
 
 
-def http_client(module: ModuleType, is_on: Callable[[], bool]) -> list[Hook]:
+def http_client(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook httpx or httpx2 where requests are sent: all its ways, and all SDKs on it, come by there. Nothing is done if not *is_on*."""
     sync = type("Noted", (_Noted, module.SyncByteStream), {})  # httpx asks for its class
     awaited = type("Noted", (_Noted, module.AsyncByteStream), {})
@@ -45,7 +47,7 @@ def http_client(module: ModuleType, is_on: Callable[[], bool]) -> list[Hook]:
     ]
 
 
-def sdk_client(module: ModuleType, is_on: Callable[[], bool]) -> list[Hook]:
+def sdk_client(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook a client as Stainless generates it (OpenAI, Anthropic, Groq and others): all that one of its calls sends is one op's."""
 
     def watching(*_args: Any, **_kwargs: Any) -> ClientCall | None:
@@ -92,7 +94,7 @@ def await_within(function: Callable[..., Any], watching: Watching) -> Callable[.
 
 
 def _send(
-    module: ModuleType, noted: type[Any], is_on: Callable[[], bool], _client: Any = None, request: Any = None, *_args: Any, **_kwargs: Any
+    module: ModuleType, noted: type[Any], is_on: IsOn, _client: Any = None, request: Any = None, *_args: Any, **_kwargs: Any
 ) -> _Sending | None:
     content = getattr(request, "_content", None)  # `content` raises where the body is a stream
     sending = _sending.get(id(request))

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from optree.builder import Op
-from optree.capture.hooks import Hook
+from optree.capture.hooks import Hook, IsOn
 from optree.capture.nesting import OUTSIDE, PLACE, FrameworkCall, Nesting, given_here, respond
 from optree.capture.observed import ended_by
 from optree.capture.program import program_name
@@ -26,7 +26,6 @@ from optree.tracing.recorded import REPLAYING, Recorded, note_foreign
 from optree.tracing.scopes import OpScope
 from optree.values import is_list, is_object, text
 
-_IsOn = Callable[[], bool]
 _HIDDEN: Final = "langsmith:hidden"
 """Tag of runs that the frameworks do not show."""
 _BRANCH: Final = "map:key:"
@@ -38,7 +37,7 @@ _MOST_SKIPPED: Final = 10_000
 _registered: Final[list[ModuleType]] = []
 
 
-def callbacks(module: ModuleType, is_on: _IsOn) -> list[Hook]:
+def callbacks(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Register a handler for all runs."""
     if module not in _registered:
         base = importlib.import_module("langchain_core.callbacks.base").BaseCallbackHandler
@@ -48,7 +47,7 @@ def callbacks(module: ModuleType, is_on: _IsOn) -> list[Hook]:
     return []
 
 
-def graphs(module: ModuleType, is_on: _IsOn) -> list[Hook]:
+def graphs(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook what graphs call just before they tell of their run, which looks like any other's."""
 
     def told(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -65,7 +64,7 @@ def graphs(module: ModuleType, is_on: _IsOn) -> list[Hook]:
     return [(module, name, told(getattr(module, name))) for name in names]
 
 
-def tools(module: ModuleType, is_on: _IsOn) -> list[Hook]:
+def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook what runs a tool: in a replay one runs in its place that gives what was recorded."""
     kind = module.BaseTool
     function, awaited = kind.run, kind.arun
@@ -191,7 +190,7 @@ class _Handler:
     raise_error = False
     run_inline = True
 
-    def __init__(self, is_on: _IsOn) -> None:
+    def __init__(self, is_on: IsOn) -> None:
         self._is_on = is_on
 
     @property

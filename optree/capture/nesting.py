@@ -32,7 +32,8 @@ from optree.values import cut, decode, foreign_type, is_object
 _MOST_OPEN: Final = 10_000
 """Nodes of one framework; of more, those that were begun first are ended: they never will be."""
 _TURN: Final = "turn"
-_LEFT: Final[tuple[Status, str]] = ("cancelled", "what it was part of has ended")
+LEFT: Final[tuple[Status, str]] = ("cancelled", "what it was part of has ended")
+"""How a node ends that was left open."""
 
 
 class _OpenPlace:
@@ -121,7 +122,7 @@ class Nesting:
             kind.undo(scope, where)
             raise
         while len(self._open) > _MOST_OPEN:
-            self.end(next(iter(self._open)), *_LEFT)
+            self.end(next(iter(self._open)), *LEFT)
         return scope
 
     def _place(self, before: Scope | None, parent: _OpenNode | None) -> Scope | None:
@@ -203,7 +204,7 @@ class Nesting:
             return
         for inside in reversed(list(node.inside)):
             own_turn = inside == (key, _TURN)
-            self.end(inside, *(_LEFT if status == "ok" and not own_turn else (status, error)))
+            self.end(inside, *(LEFT if status == "ok" and not own_turn else (status, error)))
         if node.above is not None:
             node.above.inside.pop(key, None)
         try:

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, Final, Self
 from weakref import WeakKeyDictionary
 
-from optree.capture.hooks import Hook, await_within
+from optree.capture.hooks import Hook, IsOn, await_within
 from optree.capture.nesting import FrameworkCall, Nesting, arguments_of, given_here, respond
 from optree.capture.observed import ended_by
 from optree.capture.program import asked_last
@@ -28,12 +28,11 @@ from optree.tracing.recorded import REPLAYING, exception_of
 from optree.tracing.scopes import OpScope, SessionScope
 from optree.values import is_list, is_object, text
 
-_IsOn = Callable[[], bool]
 _OWN_SPAN: Final = "Agent run"
 """Names a span of the SDK's that hides others."""
 
 
-def runs(module: ModuleType, is_on: _IsOn) -> list[Hook]:
+def runs(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook the loops of agents, plain and streamed."""
     if not hasattr(module, "AgentRunner"):  # a module of the program's that has the same name
         return []
@@ -50,7 +49,7 @@ def runs(module: ModuleType, is_on: _IsOn) -> list[Hook]:
     ]
 
 
-def spans(module: ModuleType, is_on: _IsOn) -> list[Hook]:
+def spans(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook what begins and ends a span; one that the SDK does not export too."""
     if not hasattr(module, "SpanImpl"):
         return []
@@ -62,7 +61,7 @@ def spans(module: ModuleType, is_on: _IsOn) -> list[Hook]:
     ]
 
 
-def invocations(module: ModuleType, is_on: _IsOn) -> list[Hook]:
+def invocations(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook what calls a function tool: in a replay one is called in its place that gives what was recorded."""
     name = next((one for one in ("_invoke_function_tool_with_metadata", "invoke_function_tool") if hasattr(module, one)), None)
     if name is None:
@@ -106,7 +105,7 @@ def _told_as_failed(error: str) -> None:
             told.failure, told.why = error, class_of_error(exception_of(error, "agents"))
 
 
-def traces(module: ModuleType, is_on: _IsOn) -> list[Hook]:
+def traces(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook what begins and ends a trace."""
     if not hasattr(module, "TraceImpl"):
         return []
@@ -114,7 +113,7 @@ def traces(module: ModuleType, is_on: _IsOn) -> list[Hook]:
     return [(kind, "start", _before(kind.start, _trace_began, is_on)), (kind, "finish", _before(kind.finish, _trace_ended, is_on))]
 
 
-def _before(function: Callable[..., Any], told: Callable[..., None], is_on: _IsOn) -> Callable[..., Any]:
+def _before(function: Callable[..., Any], told: Callable[..., None], is_on: IsOn) -> Callable[..., Any]:
     @functools.wraps(function)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         if is_on():
@@ -214,7 +213,7 @@ def _span_began(span: Any, *_how: Any) -> None:
     elif kind == "function":
         told.nesting.begin(span, OpScope("tool", data.name, {}))
     elif kind == "guardrail":
-        told.nesting.begin(span, OpScope("system", data.name, {"type": "guardrail"}))
+        told.nesting.begin(span, OpScope("system", f"guardrail {data.name}", {"type": "guardrail"}))
     elif kind == "mcp_tools":
         told.nesting.begin(span, OpScope("system", f"tools of {data.server}", {"type": "mcp_list_tools"}))
     elif kind == "custom" and data.name != _OWN_SPAN:

@@ -10,12 +10,12 @@ import copy
 import dataclasses
 import functools
 import importlib
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from types import ModuleType
 from typing import Any, Final, Self
 
-from optree.capture.hooks import Hook, await_within
+from optree.capture.hooks import Hook, IsOn, await_within
 from optree.capture.nesting import FrameworkCall, Nesting, arguments_of, given_here, respond
 from optree.capture.observed import ended_by
 from optree.tracing.failures import class_of_error
@@ -24,7 +24,6 @@ from optree.tracing.recorded import REPLAYING, note_type
 from optree.tracing.scopes import OpScope
 from optree.values import is_list, text
 
-_IsOn = Callable[[], bool]
 _NESTING: Final = Nesting()
 _DEFERRED: Final = ("CallDeferred", "ApprovalRequired")
 """Exceptions of a tool whose call somebody else is to make, or to allow."""
@@ -32,7 +31,7 @@ _TOLD: Final = ("ToolRetryError", "ToolFailedError", "UnexpectedModelBehavior")
 """Exceptions that stand for those which they were raised from."""
 
 
-def agents(module: ModuleType, is_on: _IsOn) -> list[Hook]:
+def agents(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook what all ways to run an agent come by."""
     function = module.Agent.iter
 
@@ -44,7 +43,7 @@ def agents(module: ModuleType, is_on: _IsOn) -> list[Hook]:
     return [(module.Agent, "iter", run)]
 
 
-def tools(module: ModuleType, is_on: _IsOn) -> list[Hook]:
+def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook what checks a tool's arguments, and what runs it."""
     manager = module.ToolManager
 
@@ -64,7 +63,7 @@ def tools(module: ModuleType, is_on: _IsOn) -> list[Hook]:
     ]
 
 
-def _replayed(manager: Any, is_on: _IsOn) -> list[Hook]:
+def _replayed(manager: Any, is_on: IsOn) -> list[Hook]:
     """Hook what calls a tool, and around that counts, and tells the model of failures: in a replay tools give what was recorded."""
     name = "_raw_execute"
     function = getattr(manager, name, None)
@@ -101,7 +100,7 @@ class _AnsweredTools:
         return await self._tools.call_tool(*args, **kwargs) if given is None else given.result("pydantic_ai")
 
 
-def outputs(module: ModuleType, is_on: _IsOn) -> list[Hook]:
+def outputs(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook what checks an answer, and what makes it the output."""
     kind = module.CombinedCapability
 
@@ -126,7 +125,7 @@ def outputs(module: ModuleType, is_on: _IsOn) -> list[Hook]:
     ]
 
 
-def models(module: ModuleType, is_on: _IsOn) -> list[Hook]:
+def models(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook what calls a model, for those that do it in another way than over HTTP."""
 
     @guarded
@@ -136,7 +135,7 @@ def models(module: ModuleType, is_on: _IsOn) -> list[Hook]:
     return [(module, "model_request", await_within(module.model_request, asked))]
 
 
-def streams(module: ModuleType, is_on: _IsOn) -> list[Hook]:
+def streams(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook the same for answers that come as a stream."""
     kind = module._ContinuationStreamedResponse  # noqa: SLF001 - what the program reads
     function = kind._open_segment  # noqa: SLF001 - called where it reads

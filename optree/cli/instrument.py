@@ -7,10 +7,12 @@ from typing import Annotated
 
 import typer
 
-from optree.capture import LIBRARIES, release_of
+from optree.capture import LIBRARIES, compared, release_of
 from optree.cli.options import Json
 from optree.cli.screen import show, show_json, table
 from optree.tracing.config import is_on
+
+_MEMBERS = ("name", "installed", "tried", "compared")
 
 
 def instrument(
@@ -23,10 +25,10 @@ def instrument(
     Example: [bold]optree instrument[/bold]
     """
     on = is_on(os.environ.get("OPTREE_AUTO", ""))
-    libraries = [(name, release_of(name), library.tried) for name, library in LIBRARIES.items()]
+    libraries = [(name, release := release_of(name), library.tried, compared(name, release)) for name, library in LIBRARIES.items()]
     if as_json:
-        show_json({"auto": on, "libraries": [{"name": name, "installed": release, "tried": tried} for name, release, tried in libraries]})
+        show_json({"auto": on, "libraries": [dict(zip(_MEMBERS, one, strict=True)) for one in libraries]})
         return
-    rows = [(name, release or "not installed", tried) for name, release, tried in libraries]
+    rows = [(name, f"{release or 'not installed'}{f' ({age})' if age else ''}", tried) for name, release, tried, age in libraries]
     show("\n".join(table(("LIBRARY", "INSTALLED", "TRIED"), rows)))
     show(f"\nOPTREE_AUTO is {'on' if on else 'off: optree run --auto, or optree.instrument(), records them'}")

@@ -99,6 +99,7 @@ def _parts(node: Node, pool: Pool) -> Iterator[Part]:
             yield "response (partial)" if node.response.partial else "response", _answered(redact(opened(decode(node.response.payload))))
         if node.child_session is not None:
             yield from _session(node.child_session)
+            yield from _attributes(node.child_session.attributes_json, "session attributes")
         yield from _optional("logs", [line for entry in node.logs for line in _log(entry)])
         yield from _optional("accounting", [_bill(entry) for entry in node.accounting])
     yield from _attributes(node.attributes_json)
@@ -128,9 +129,9 @@ def _optional(heading: str, lines: list[str]) -> Iterator[Part]:
         yield heading, lines
 
 
-def _attributes(block: Raw | UnsetType) -> Iterator[Part]:
+def _attributes(block: Raw | UnsetType, heading: str = "attributes") -> Iterator[Part]:
     if block is not UNSET and (attributes := redact(decode(block))):
-        yield "attributes", _members(attributes)
+        yield heading, _members(attributes)
 
 
 def _request(payload: Any) -> Iterator[Part]:
@@ -222,7 +223,7 @@ def _bill(entry: AccountingEntry) -> str:
     parts.append(tokens_said(entry.tokens) if entry.tokens is not None else "")
     parts += [f"{entry.characters_in or 0:,}→{entry.characters_out or 0:,} characters"] if entry.type == "tool" else []
     parts.append(cost_said(entry.cost_usd or 0.0, entry.cost_usd is not None, has_unknown_cost(entry)))
-    parts += ["tried again"] if entry.retried else []
+    parts += ["tried again" if entry.status == "failed" else "beside the calls"] if entry.retried else []
     parts += [f"replayed from {entry.replay_of}"] if entry.replay_of is not None else []
     parts += [entry.error] if entry.error else []
     parts += [msgspec.json.encode(redact(decode(entry.details))).decode()] if entry.details is not UNSET else []

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from optree import usage
 from optree.builder import Op, SessionTreeBuilder
+from optree.builder.handles import model_of as called_model
 from optree.builder.handles import respond_at_end
 from optree.interrupts import pass_on
 from optree.nodes import USAGE_AT_START, Status
@@ -215,7 +216,9 @@ class ModelResult(OpResult):
             answered = None if model == asked else model
             op.account(figures if known else None, actual_model=answered, status="failed" if status == "cancelled" else "ok")
         if status == "ok" and not known:
-            self._say(f"an answer of {model or 'a model'} tells no tokens and counts with 0; OpenAI's chat streams them if asked, {_ASKED}")
+            is_openai = (called_model(op.bare)[0] or "").startswith("openai")
+            asked_by = f"; OpenAI's chat streams them if asked, {_ASKED}" if is_openai and "choices" in answer else ""
+            self._say(f"an answer of {model or 'a model'} tells no tokens and counts with 0{asked_by}")
 
     def _unread(self, value: object) -> None:
         """Report a result that is neither text nor data, where nothing is known of what the call took."""

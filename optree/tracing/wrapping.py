@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
@@ -42,6 +42,9 @@ class Names(NamedTuple):
     rest: str = "args"
     defaults: Mapping[str, Any] = MappingProxyType({})
     """Values of arguments that are not given, as far as they are data."""
+
+
+_NO_NAMES = Names([])
 
 
 class Instrument(Protocol):
@@ -401,6 +404,76 @@ class _Stream(_Items):
         """Put back what was before the piece; the generator may be inside a block of its own when it yields."""
         self._within = context.here() or self._scope  # a block of its own that was interrupted is ended here
         context.leave(self._within, self._scope)
+
+
+class RecordedItems(AsyncGenerator[Any, Any]):
+    """An async generator's items, each read within a node that begins with the first one.
+
+    It is no generator itself: when the program drops it, Python closes *items* in the way it would have without.
+    """
+
+    def __init__(self, items: AsyncGenerator[Any, Any], instrument: Instrument, on_close: Callable[[], None]) -> None:
+        self._stream: _Stream | UnrecordedPiece | None = None
+        self._items, self._instrument, self._on_close = items, instrument, on_close
+        self._is_over = self._is_running = False
+
+    async def __anext__(self) -> Any:
+        return await self._read(self._items.__anext__)
+
+    async def asend(self, value: Any) -> Any:
+        """Send a value in."""
+        return await self._read(functools.partial(self._items.asend, value))
+
+    async def athrow(self, *error: Any) -> Any:
+        """Throw an exception in."""
+        return await self._read(functools.partial(self._items.athrow, *error))
+
+    async def aclose(self) -> None:
+        """Close it: the program wants no more items."""
+        if self._stream is None:
+            await self._items.aclose()
+        else:
+            await self._read(self._items.aclose, is_close=True)
+
+    async def _read(self, step: Callable[[], Awaitable[Any]], *, is_close: bool = False) -> Any:
+        if self._is_over or self._is_running:  # of one that is running Python says so
+            return await step()
+        if self._stream is None:
+            self._stream = _begun_stream(self._instrument, _NO_NAMES, (), {})
+        if is_close:
+            self._closes()
+        self._is_running = True
+        try:
+            with self._stream:
+                item = await step()
+        except StopAsyncIteration:
+            self._end(None)
+            raise
+        except BaseException as error:
+            self._end(error)
+            raise
+        finally:
+            self._is_running = False
+        if is_close:
+            self._end(GeneratorExit())
+        else:
+            self._stream.keep(item)
+        return item
+
+    @guarded
+    def _closes(self) -> None:
+        self._on_close()
+
+    def _end(self, error: BaseException | None) -> None:
+        self._is_over = True
+        if self._stream is not None:
+            self._stream.end(error)
+
+    def __del__(self) -> None:
+        if self._stream is not None and not self._is_over:
+            self._closes()
+            del self._items  # first, for nodes within this one
+            self._end(GeneratorExit())
 
 
 def _parameters(function: Callable[..., Any]) -> Names:

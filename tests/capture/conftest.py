@@ -88,3 +88,17 @@ def model(listening):
     """Return the same, which heard nothing yet."""
     listening.heard.clear()
     return listening
+
+
+@pytest.fixture(params=["aiohttp", "httpx"])
+def sent_by(request):
+    """Return what google-genai sends by."""
+    return request.param
+
+
+@pytest.fixture
+def asking(provider):
+    """Return a program of ADK's on the provider."""
+    from tests.capture.adk_programs import Asking
+
+    return Asking(provider)

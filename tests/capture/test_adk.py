@@ -55,18 +55,6 @@ from tests.cli.conftest import ROOT, CommandLine  # noqa: E402
 pytestmark = WARNINGS
 
 
-@pytest.fixture(params=["aiohttp", "httpx"])
-def sent_by(request):
-    """Return what google-genai sends by."""
-    return request.param
-
-
-@pytest.fixture
-def asking(provider):
-    """Return a program on the provider."""
-    return Asking(provider)
-
-
 @pytest.mark.captured("google-adk", "Runner", "plain", added="one line", checks=("agents", "calls", "tokens"))
 def test_a_run_is_a_session(recording, provider, sent_by):
     """A run is a session with the agent's name, a turn of what was asked, and the call in it, whose tokens count once."""
@@ -245,11 +233,14 @@ def test_a_hand_off_that_fails(recording, provider, asking):
 
 
 def test_a_hand_off_to_nobody(recording, provider, asking):
-    """A hand-off to an agent that does not exist ends the run, with ADK's exception."""
+    """A hand-off to an agent that does not exist is a failed op, and ends the run, with ADK's exception."""
     provider.says(gives(calls("transfer_to_agent", agent_name="Nobody")), RAINS)
     with pytest.raises(ValueError, match="Nobody"):
         asking.ask(lambda: asking.agent("Triage", sub_agents=[asking.agent("Billing", description="bills")]))
     assert ("failed", ["Triage"]) == (recording.tree.session.status, names(recording))
+    op = op_of(recording, "handoff to Nobody")
+    known = {"type": "handoff", "from": "Triage", "to": "Nobody", "error.type": "invalid"}
+    assert ("system", "failed", recording.tree.session.error, known) == (op.kind, op.status, op.error, op.attributes)
 
 
 def test_a_hand_off_that_is_refused(recording, provider, asking):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import re
 
 import pytest
@@ -49,18 +50,6 @@ from tests.capture.provider import Reply
 pytestmark = WARNINGS
 
 
-@pytest.fixture(params=["aiohttp", "httpx"])
-def sent_by(request):
-    """Return what google-genai sends by."""
-    return request.param
-
-
-@pytest.fixture
-def asking(provider):
-    """Return a program on the provider."""
-    return Asking(provider)
-
-
 @pytest.mark.captured("google-adk", "Runner", "failed", added="one line", checks="calls")
 def test_a_run_that_fails(recording, provider, sent_by):
     """A refused call is a failed op of the agent's session, which failed with the exception that the program gets."""
@@ -97,6 +86,32 @@ def test_a_budget(recording, provider, sent_by):
         asking.ask(lambda: asking.agent(tools=[sky]))
     assert (1, 1) == (len(provider.requests), recording.tree.session.totals.llm_requests)
     assert ["ok", "failed"] == [session.status for session in walk_sessions(recording.tree)]
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+@pytest.mark.parametrize("kind", [Agent, SequentialAgent])
+def test_a_run_that_is_dropped(recording, kind, is_streamed):
+    """A program that ends while it has not read all events of a run gets no error that it would not get without hooks."""
+    config = RunConfig(streaming_mode=StreamingMode.SSE if is_streamed else StreamingMode.NONE)
+
+    def made():
+        model = scripted([response("It ", partial=is_streamed, usage_metadata=used()), response("rains", usage_metadata=used())])
+        agent = Agent(name="Forecaster", model=model)
+        return agent if kind is Agent else SequentialAgent(name="Steps", sub_agents=[agent])
+
+    async def program():
+        said = []
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: said.append(context["message"]))
+        runner = InMemoryRunner(made(), app_name="weather")
+        await runner.session_service.create_session(app_name="weather", user_id="somebody", session_id="one")
+        run = runner.run_async(user_id="somebody", session_id="one", new_message=types.UserContent("Weather?"), run_config=config)
+        async for _ in run:
+            break
+        return said
+
+    assert [] == asyncio.run(program())
+    gc.collect()
+    assert {"cancelled"} == {session.status for session in walk_sessions(recording.tree)}
 
 
 def test_a_cancelled_run(recording, provider, asking):

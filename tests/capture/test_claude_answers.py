@@ -8,8 +8,11 @@ import pytest
 pytest.importorskip("claude_agent_sdk", reason="the Claude Agent SDK is not there: make .venv/has-claude")
 
 import optree
+from optree.cli import sums
 from optree.nodes import Tokens
 from optree.tree import walk_sessions
+from optree.tree.totals import PICO
+from optree.tree.walk import flatten
 from optree.values import decode
 from tests.capture.claude import (
     ASKED,
@@ -39,6 +42,34 @@ def test_the_bill_adds_up(recording, child):
     assert {"cache_write_1h_tokens": 30, "cost_in": "1.4"} == decode(op_of(recording, MODEL).accounting[0].details)
     result = op_of(recording, "result").attributes
     assert (0.02, 5, 2) == (result["total_cost_usd"], result["duration_ms"], result["num_turns"])
+
+
+def test_the_bill_by_model(recording, child):
+    """What a result tells beyond the calls is its model's, and no call more; what no model is told to have cost is of none."""
+    haiku, other = "claude-haiku-4-5", {"inputTokens": 7, "outputTokens": 2, "costUSD": 0.001}
+    of_model = told(2, 0.02, 90)["say"]["modelUsage"][MODEL]
+    both = told(2, 0.021, modelUsage={f"{MODEL}[1m]": of_model, haiku: other})
+    more = told(2, 0.026, modelUsage={f"{MODEL}[1m]": of_model, haiku: other})
+    steps = [ASKED, INIT, answer("m-1", calls("Read")), returned("here"), answer("m-2", said("It rains")), both, ASKED, more]
+    talk(child, "one", "two", steps=steps)
+    lines, _ = sums.readable(flatten(recording.tree.session).accounting)
+    models = sums.by(sums.of_type(lines, llm=True), sums.model)
+    assert {f"anthropic:{MODEL}": (2, 90, 20, 0.02), f"anthropic:{haiku}": (0, 2, 7, 0.001)} == {
+        name: (one.calls, one.totals.output_tokens, one.totals.input_tokens, one.pico_dollars / PICO) for name, one in models.items()
+    }
+    tools = sums.by(sums.of_type(lines, llm=False), sums.tool)
+    assert {"result": 0.005} == {name: one.pico_dollars / PICO for name, one in tools.items() if one.pico_dollars}
+    totals = recording.tree.session.totals
+    assert (2, 0.026, 92, 0) == (totals.llm_requests, round(totals.cost_usd, 9), totals.output_tokens, totals.unknown_costs)
+
+
+def test_models_by_other_names(recording, child):
+    """A result that names its models as no call does is accounted for without them, and its sums are what it tells."""
+    parts = {"outputTokens": 45, "inputTokens": 10, "cacheReadInputTokens": 100, "cacheCreationInputTokens": 50, "costUSD": 0.01}
+    other = told(2, 0.02, modelUsage={"one": parts, "other": parts})
+    ask(child, ASKED, INIT, answer("m-1", calls("Read")), returned("here"), answer("m-2", said("It rains")), other)
+    assert ([(Tokens(0, 88, 0, 0, 88), 0.02)], (0.02, 3, 0)) == (costs(recording)[0]["1.4"], costs(recording)[1])
+    assert 2 == recording.tree.session.totals.llm_requests
 
 
 def test_the_cost_of_a_turn_of_one_call(recording, child):

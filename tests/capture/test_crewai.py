@@ -46,9 +46,10 @@ def test_a_crew_is_a_session(recording, provider, model):
     session = recording.tree.session
     assert ("meteo", "ok", "It rains") == (session.agent_id, session.status, decode(session.final_report))
     [turn] = session.turns
-    assert ({"user": "Athens"}, "ok") == (turn.prompts, turn.status)
+    assert ({"user": "city: Athens"}, "ok") == (turn.prompts, turn.status)
     [task, agent_op] = turn.ops
-    assert ("system", "Weather in Athens?", "task", "ok") == (task.kind, task.name, task.attributes["type"], task.status)
+    assert ("system", "task Weather in Athens?", "task", "ok") == (task.kind, task.name, task.attributes["type"], task.status)
+    assert {"description": "Weather in Athens?", "expected_output": "a sentence"} == decode(task.request.payload)
     assert ("session", "forecaster", task.path) == (agent_op.kind, agent_op.name, agent_op.parent_op)
     [_, agent] = walk_sessions(recording.tree)
     assert ("It rains", "ok") == (decode(agent.final_report), agent.status)
@@ -104,7 +105,7 @@ def test_each_input_is_a_run(recording, way):
         found = getattr(crew_of(scripted("It rains")), way)(cities)
         assert 3 == len(asyncio.run(found) if asyncio.iscoroutine(found) else found)
     runs = [one for one in walk_sessions(recording.tree) if one.agent_id == "meteo"]
-    assert ["Athens", "Oslo", "Rome"] == sorted(run.turns[0].prompts["user"] for run in runs)
+    assert ["city: Athens", "city: Oslo", "city: Rome"] == sorted(run.turns[0].prompts["user"] for run in runs)
     assert [1, 1, 1] == [run.totals.llm_requests for run in runs]
     assert (3, 9) == (session.totals.llm_requests, session.totals.input_tokens)
 
@@ -124,7 +125,7 @@ def test_tasks_at_once(recording):
     assert "All rain" == Crew(name="meteo", agents=[*agents, last.agent], tasks=[*tasks, last]).kickoff().raw
     ops = {op.name: op for op in recording.tree.session.turns[0].ops}
     for agent in agents:
-        assert (ops[f"{agent.role}?"].path, None) == (ops[agent.role].parent_op, ops[f"{agent.role}?"].parent_op)
+        assert (ops[f"task {agent.role}?"].path, None) == (ops[agent.role].parent_op, ops[f"task {agent.role}?"].parent_op)
     assert [1, 1, 1, 1] == [one.totals.llm_requests for one in walk_sessions(recording.tree) if one.path]
     assert "ok" == recording.tree.session.status
 
@@ -155,9 +156,9 @@ def test_a_flow(recording, provider, model):
     assert "It rains!" == Outlook().kickoff({"day": "Monday"})
     session = recording.tree.session
     assert ("Outlook", "ok", "It rains!") == (session.agent_id, session.status, decode(session.final_report))
-    assert {"user": "Monday"} == session.turns[0].prompts
+    assert {"user": "day: Monday"} == session.turns[0].prompts
     methods = [op for op in session.turns[0].ops if op.attributes.get("type") == "method"]
-    assert ["city", "choose", "look", "tell"] == [op.name for op in methods]
+    assert ["method city", "method choose", "method look", "method tell"] == [op.name for op in methods]
     assert [None] * 4 == [op.parent_op for op in methods]
     assert ["Athens", "far", "It rains", "It rains!"] == [decode(op.response.payload) for op in methods]
     assert "It rains" in decode(methods[3].request.payload).values()
@@ -180,10 +181,12 @@ def test_a_flow_that_is_streamed(recording):
     assert list(stream)
     assert ["It rains", "It rains"] == stream.result
     method, *crews = recording.tree.session.turns[0].ops
-    assert ("look", ["It rains", "It rains"], [method.path] * 2) == (
+    assert ("method look", ["It rains", "It rains"], [method.path] * 2) == (
         method.name, decode(method.response.payload), [op.parent_op for op in crews],
     )  # fmt: skip
-    assert ["Athens", "Rome"] == sorted(one.turns[0].prompts["user"] for one in walk_sessions(recording.tree) if one.agent_id == "meteo")
+    assert ["city: Athens", "city: Rome"] == sorted(
+        one.turns[0].prompts["user"] for one in walk_sessions(recording.tree) if one.agent_id == "meteo"
+    )
     assert ("ok", 2) == (recording.tree.session.status, recording.tree.session.totals.llm_requests)
     assert optree.current_session() is None
 
@@ -212,7 +215,7 @@ def test_a_guardrail_that_refuses(recording):
 
     assert "IT RAINS A LOT" == ask(crew_of(scripted("It rains", "It rains a lot"), guardrail=long_enough))
     task, *within = recording.tree.session.turns[0].ops
-    assert ["forecaster", "long_enough", "forecaster", "long_enough"] == [op.name for op in within]
+    assert ["forecaster", "guardrail long_enough"] * 2 == [op.name for op in within]
     assert [task.path] * 4 == [op.parent_op for op in within]
     assert [("guardrail", 0), ("guardrail", 1)] == [(op.attributes["type"], op.attributes["retry"]) for op in within[1::2]]
     assert ["guardrail long_enough refused: too short"] == [log.message for log in within[1].logs]
@@ -326,7 +329,7 @@ def test_a_flow_that_waits_for_a_person(recording, tmp_path):
     assert ("ok", ["waits for feedback: Really?"], "ok") == (op.status, [log.message for log in op.logs], recording.tree.session.status)
     assert "yes!" == Outlook.from_pending(pending.context.flow_id, store).resume("yes")
     later = recording.sessions[1].tree.session
-    assert ("Outlook", "ok", ["look", "tell"]) == (later.agent_id, later.status, [op.name for op in later.turns[0].ops])
+    assert ("Outlook", "ok", ["method look", "method tell"]) == (later.agent_id, later.status, [op.name for op in later.turns[0].ops])
     assert optree.current_session() is None
 
 

@@ -260,5 +260,5 @@ def test_a_kill_keeps_the_tree(provider, tmp_path):
     assert ("agent", None) == (session.agent_id, session.ended_at)
     ops = {op.name: op for _, _, op in walk_ops(session)}
     assert ({"city": "Athens"}, None) == (decode(ops["weather"].request.payload), ops["weather"].ended_at)
-    assert ("system", None) == (ops["Weather?"].kind, ops["Weather?"].ended_at)
+    assert ("system", None) == (ops["task Weather?"].kind, ops["task Weather?"].ended_at)
     assert (1, 8) == (session.totals.llm_requests, session.totals.input_tokens)

@@ -244,7 +244,7 @@ def test_guardrails(recording, provider, is_triggered):
             run(ask(agent))
     else:
         run(ask(agent))
-    op = op_of(recording, "polite")
+    op = op_of(recording, "guardrail polite")
     assert ("system", "ok", {"triggered": is_triggered}) == (op.kind, op.status, decode(op.response.payload))
     assert is_triggered == ("guardrail polite was triggered" in [log.message for log in op.logs])
     assert ["Forecaster", "Checker"] == [session.agent_id for session in walk_sessions(recording.tree)]

@@ -1,5 +1,6 @@
 """Programs that do not name optree are recorded where they are started for it, and are not touched where they are not."""
 
+import json
 import os
 import shlex
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from optree.capture import LIBRARIES, START
+from optree.capture import LIBRARIES, START, compared
 from optree.store import Directory
 from optree.store.recovery import load
 from tests.capture.calls import CHAT
@@ -128,6 +129,27 @@ def test_the_list(line):
     assert said == line("instrument", "--list").stdout
     assert {"httpx", "httpx2", "openai", "anthropic"} <= set(said.split())
     assert "OPTREE_AUTO is off" in said
+
+
+@pytest.mark.parametrize(
+    ("release", "expected"), [("2.9", "older"), ("3.0.1", None), ("3.60", None), ("4.0", "newer"), (None, None), ("x", None)]
+)
+def test_a_release_that_was_not_tried(release, expected):
+    """A release is older or newer than those that were tried by its first number."""
+    assert expected == compared("openai", release)
+
+
+@pytest.mark.parametrize("release", ["2.54.0", "99.1"])
+def test_the_list_marks_what_was_not_tried(line, release):
+    """`optree instrument` marks a library that is older or newer than what was tried."""
+    about = line.folder / "openai-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: openai\nVersion: {release}\n")
+    age = "older" if release == "2.54.0" else "newer"
+    env = {"PYTHONPATH": f"{line.folder}:{line.env.get('PYTHONPATH', '')}"}
+    assert f"{release} ({age})" in line("instrument", env=env).stdout
+    libraries = {one["name"]: one for one in json.loads(line("instrument", "--json", env=env).stdout)["libraries"]}
+    assert (release, age) == (libraries["openai"]["installed"], libraries["openai"]["compared"])
 
 
 @pytest.mark.parametrize(("value", "is_on"), [("1", True), ("Yes", True), ("0", False), ("off", False), ("", False)])

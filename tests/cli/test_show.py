@@ -33,7 +33,7 @@ with optree.session("asker") as session, optree.turn(system="be brief", user="wh
             raise ValueError("404")
     except ValueError:
         pass
-    with optree.session("helper") as helper, optree.turn():
+    with optree.session("helper", handed_over_by="asker") as helper, optree.turn():
         helper.title("Helping")
 """
 
@@ -99,6 +99,7 @@ def test_json(line):
     [
         ("1.2", "1.2 tool fetch of asker ✗ failed ", "\nerror\n  ValueError: 404\n"),
         ("1.3", "1.3 session helper of asker ✓ ", "\nsession helper\n  title: Helping\n"),
+        ("1.3", "1.3 session helper of asker ✓ ", "\n  handed_over_by: asker\n"),
         ("1", "1 turn of asker ✓ ", "\nops\n  1.1 llm openai:gpt-4o\n  1.2 tool fetch\n  1.3 session helper\n"),
         ("", "(root) session asker ✓ ", "\nuser\n  why?\n"),
     ],

@@ -978,6 +978,22 @@ def test_what_has_no_tokens_is_reported_once(value, report):
     assert [True] * (report is not None) == [log.startswith(report) for log in logs]
 
 
+@pytest.mark.parametrize(
+    ("name", "answer", "is_told"),
+    [
+        ("openai:gpt-5", {**CHAT, "usage": None}, True),
+        ("gemini:gemini-3", {"candidates": [{"content": {"role": "model", "parts": [{"text": "x"}]}}]}, False),
+        ("own", {**CHAT, "usage": None}, False),
+    ],
+)
+def test_who_is_told_of_stream_options(name, answer, is_told):
+    """How a stream of OpenAI's chat is made to tell its tokens is said of that alone."""
+    with capture() as recording, optree.session("a"), optree.turn():
+        optree.llm(name)(lambda: answer)()
+    [log] = [log.message for _, _, op in walk_ops(recording.tree.session) for log in op.logs]
+    assert ("tells no tokens" in log, is_told) == (True, "stream_options" in log)
+
+
 class _Stream:
     """A proxy as other instrumentation puts around a client's stream: it passes all on, and has a name of its own."""
 
