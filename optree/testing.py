@@ -39,7 +39,7 @@ from optree.tracing.controls import load
 from optree.tracing.runtime import RUNTIME
 from optree.tree import Tree
 from optree.tree.redacted import redacted
-from optree.tree.walk import Rooted, root_of
+from optree.tree.walk import Rooted, root_of, walk_ops
 
 __all__ = ["START", "Recording", "Ticking", "capture", "replay", "shape"]
 
@@ -215,6 +215,7 @@ def replay(
     hint = "" if file is None else f"; if it is to change: {_UPDATE} records {file} anew"
     was_on = FINDER in sys.meta_path
     ACTIVE.set(found)
+    ACTIVE.asked = set[str]() if is_updated else None
     try:
         instrument()
         with _noted() as sessions, PROGRAM.apart() if is_updated else nullcontext():
@@ -225,6 +226,7 @@ def replay(
         raise
     finally:
         ACTIVE.set(None)
+        asked, ACTIVE.asked = ACTIVE.asked or set(), None
         if not was_on:
             uninstrument()
     said: list[str] = []
@@ -233,7 +235,7 @@ def replay(
             found.watch(session.builder)
         said = [*found.differences, *(f"{path} of {txn} was not asked for" for path in found.left)]
     if is_updated and file is not None and (found is None or said):
-        _write(file, sessions)
+        _write(file, sessions, asked)
     elif said:
         raise AssertionError("; ".join(said) + hint)
 
@@ -269,11 +271,15 @@ def _noted() -> Generator[Collection[Session]]:
         _NOTED[:] = [one for one in _NOTED if one is not noted]
 
 
-def _write(file: Path, sessions: Collection[Session]) -> None:
-    """Write the only session as it would be exported, without credentials."""
+def _write(file: Path, sessions: Collection[Session], asked: Collection[str]) -> None:
+    """Write the only session as it would be exported, without credentials; *asked*: ids of the calls of models that can be answered."""
     if len(sessions) != 1:
         raise AssertionError(f"{len(sessions)} root sessions were recorded, and {file} holds one: begin one session within the replay")
     [session] = sessions
+    ops = [op for _, _, op in walk_ops(session.tree.session) if op.kind == "llm"]
+    if live := [op.path for op in ops if f"{session.txn}:{op.path}" not in asked]:
+        why = "no request through httpx was captured of them, and a replay could not answer them"
+        raise AssertionError(f"{file} was not written: its calls of models at {', '.join(live)} would be made live in each test: {why}")
     made = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         JSON.write(session.tree, made)

@@ -24,6 +24,7 @@ from optree.tracing.context import Holder, Scope
 from optree.tracing.failures import class_of_error, class_of_text
 from optree.tracing.faults import guarded
 from optree.tracing.handles import Session
+from optree.tracing.recorded import CURRENT_REPLAY, note_foreign, note_type
 from optree.tracing.results import Result
 from optree.tracing.runtime import RUNTIME
 from optree.tracing.scopes import OpScope, SessionScope, TurnScope
@@ -234,6 +235,37 @@ def tools(module: ModuleType, is_on: _IsOn) -> list[Hook]:
     ]
 
 
+def calls(module: ModuleType, is_on: _IsOn) -> list[Hook]:
+    """Hook what calls a tool, behind all callbacks that may answer in its place: in a replay it gets what was recorded."""
+    name = "_call_tool_async"
+    function = getattr(module, name)
+
+    @functools.wraps(function)
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        where = kwargs.get("tool_context", args[-1] if args else None)
+        op = _TOOLS.op(id(where)) if is_on() else None
+        given = None if op is None or CURRENT_REPLAY.answer_tool is None else CURRENT_REPLAY.answer_tool(op)
+        if given is not None:
+            return given.result("google")
+        value = None
+        try:
+            value = await function(*args, **kwargs)
+        finally:
+            _note_rest(op, value, where)
+        return value
+
+    return [(module, name, call)]
+
+
+@guarded
+def _note_rest(op: Op | None, value: Any, where: Any) -> None:
+    """Note on a tool's op what a call did beside a result that JSON holds: an object, or a change of the session's state and the like."""
+    if op is not None:
+        note_type(op, value)
+        if any(vars(where.actions).values()):
+            note_foreign(op, type(where.actions).__qualname__)
+
+
 def cancelled(module: ModuleType, is_on: _IsOn) -> list[Hook]:
     """Hook what tells plugins that a tool's call was cancelled."""
 
@@ -304,6 +336,8 @@ class _ToolAnswered(_ToolHook):
         op = _TOOLS.op(self.key)
         if op is not None and op.bare.response is None:  # else it was told by what runs the tool, as MCP
             op.response(self.told["result"] if value is None else value)
+            if value is not None:
+                note_foreign(op, "plugin's answer")
         self.end()
 
 

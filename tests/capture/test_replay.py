@@ -24,6 +24,7 @@ from optree.tree import walk_ops
 from optree.tree.redacted import redacted
 from optree.values import decode
 from tests.capture.calls import CALLS, CHAT, QUESTION
+from tests.capture.conftest import outcome
 from tests.capture.provider import Reply, events
 from tests.capture.test_bedrock import client as bedrock
 from tests.capture.test_wire import CASES, COHERE_TOOLS, EVENTS, OLLAMA
@@ -358,8 +359,11 @@ def test_a_fork_at_no_op(provider, client):
         pass
 
 
+UNGIVEN = "recorded answers cannot be given through aiohttp, only through httpx: the request was not sent"
+
+
 def test_what_no_answer_can_be_given_through(provider):
-    """A request through aiohttp is refused, and not sent."""
+    """A request through aiohttp is refused, and not sent; it got no answer."""
     provider.says(CHAT)
     sent = {"model": "gpt-5", "messages": QUESTION}
 
@@ -368,9 +372,10 @@ def test_what_no_answer_can_be_given_through(provider):
             return await response.json()
 
     _, recorded = record(lambda: asyncio.run(asking()))
-    with replay(recorded.tree), pytest.raises(ConnectionError, match="cannot be given through aiohttp"):
-        record(lambda: asyncio.run(asking()))
-    assert 1 == len(provider.requests)
+    with pytest.raises(AssertionError) as raised, replay(recorded.tree), capture() as again:
+        assert (ConnectionError, f"optree replay: {UNGIVEN}") == outcome(lambda: asyncio.run(asking()))
+    assert (f"1.1: {UNGIVEN}", 1) == (str(raised.value), len(provider.requests))
+    assert [(UNGIVEN, None)] == [(op.attributes["replay.difference"], op.attributes.get("replay.of")) for op in llms(again)]
 
 
 def test_nothing_is_sent_through_botocore(provider):
@@ -379,8 +384,8 @@ def test_nothing_is_sent_through_botocore(provider):
     provider.says(Reply({"output": {"message": {"role": "assistant", "content": [{"text": "It rains"}]}}, "stopReason": "end_turn"}))
     asked = {"modelId": "amazon.nova-lite-v1:0", "messages": [{"role": "user", "content": [{"text": "Weather?"}]}]}
     _, recorded = record(lambda: client.converse(**asked))
-    with replay(recorded.tree), pytest.raises(ConnectionError, match="cannot be given through botocore"):
-        record(lambda: client.converse(**asked))
+    with pytest.raises(AssertionError, match="cannot be given through botocore"), replay(recorded.tree):
+        assert ConnectionError is outcome(lambda: client.converse(**asked))[0]
     assert 1 == len(provider.requests)
 
 
