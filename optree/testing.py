@@ -176,19 +176,38 @@ def replay(
 
     A request that goes through one of the libraries which `optree.instrument` hooks gets what the same request got when the session was
     recorded, and is not sent; a tool that is called again gets its result, and does not run. A request that was not recorded gets an error
-    (HTTP 400) that says where it differs, a tool raises `optree.OptreeError`. It holds for the whole process.
+    (HTTP 400) that says where it differs, a tool raises `optree.OptreeError`. Models that are not asked through httpx are asked live, and
+    some tools run, as those of CrewAI. It holds for the whole process.
 
     With ``pytest --optree-update`` a file ``….json`` that is not there is written, and so is one whose calls differ: from the first
     difference on models are asked and tools run. It is written where the block raises nothing, without credentials.
 
     ```python
+    import optree
     from optree.testing import capture, replay
 
 
+    @optree.tool
+    def search(query):
+        return query.upper()
+
+
+    @optree.session(agent="researcher")
+    def research(question):
+        return search(question)
+
+
+    with capture() as monday:  # or a session that ran anywhere: replay("tests/runs/monday.json")
+        research("tides")
+
+
     def test_run_of_monday():
-        with capture() as recording, replay("tests/runs/monday.json"):
-            research("tides")
-        assert 3 == recording.tree.session.totals.tools_run
+        with capture() as recording, replay(monday.tree):
+            assert research("tides") == "TIDES"
+        assert 1 == recording.tree.session.totals.tools_run
+
+
+    test_run_of_monday()
     ```
 
     Args:
@@ -199,7 +218,7 @@ def replay(
 
     Raises:
         AssertionError: At the end of a block that raises nothing: a call differed, or a recorded one did not come; or to be written are
-            several sessions, or none. What the block raises has a note of what differed.
+            several sessions, or none, or calls of models that a replay could not answer. What the block raises has a note of what differed.
         OptreeError: As for `optree.load`; or the session has no op *at*.
     """
     file = None if isinstance(what, Tree) or Path(what).suffix != ".json" else Path(what)
