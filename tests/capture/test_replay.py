@@ -504,3 +504,38 @@ def test_a_replay_while_optree_is_switched_off(line):
     """A program that would ask its provider is not started."""
     line.env["OPTREE_DISABLED"] = "1"
     assert "OPTREE_DISABLED switches optree off" in line("replay", "last", "--", "true", code=2).stderr
+
+
+AIOHTTP = """
+import asyncio
+import sys
+
+import aiohttp
+
+
+async def ask(session, question):
+    sent = {"model": "gpt-5", "messages": [{"role": "user", "content": question}]}
+    async with session.post(sys.argv[1] + "/v1/chat/completions", json=sent) as response:
+        await response.json()
+
+
+async def main():
+    async with aiohttp.ClientSession() as session:
+        for question in ("Weather?", "Snow?"):
+            await ask(session, question)
+
+
+asyncio.run(main())
+"""
+
+
+def test_replay_of_a_program_on_aiohttp(tmp_path, provider):
+    """A call that no answer can be given to counts as none that got one, and no fork is proposed, which would fail there too."""
+    line = CommandLine(tmp_path)
+    line.agent.write_text(AIOHTTP)
+    provider.says(CHAT)
+    line("run", "--auto", "--", sys.executable, "agent.py", provider.url)
+    [txn] = line.txns()
+    run = line("replay", "last", "--", sys.executable, "agent.py", provider.url, code=1)
+    expected = f"optree: 0 of 2 calls of models were answered as in {txn}; not asked for: 2.1; 1 differ, the first at 1.1: {UNGIVEN}\n"
+    assert (True, False, 2) == (expected in run.stderr, "optree fork" in run.stderr, len(provider.requests)), run.stderr
