@@ -10,7 +10,7 @@ import functools
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from types import ModuleType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 from weakref import WeakKeyDictionary
 
 from optree.builder import Op, Turn
@@ -261,8 +261,9 @@ def calls(module: ModuleType, is_on: _IsOn) -> list[Hook]:
 def _note_rest(op: Op | None, value: Any, where: Any) -> None:
     """Note on a tool's op what a call did beside a result that JSON holds: an object, or a change of the session's state and the like."""
     if op is not None:
+        changes = cast("dict[str, Any]", vars(where.actions))
         note_type(op, value)
-        if any(vars(where.actions).values()):
+        if any(changes.values()):
             note_foreign(op, type(where.actions).__qualname__)
 
 

@@ -385,7 +385,7 @@ def test_nothing_is_sent_through_botocore(provider):
     asked = {"modelId": "amazon.nova-lite-v1:0", "messages": [{"role": "user", "content": [{"text": "Weather?"}]}]}
     _, recorded = record(lambda: client.converse(**asked))
     with pytest.raises(AssertionError, match="cannot be given through botocore"), replay(recorded.tree):
-        assert ConnectionError is outcome(lambda: client.converse(**asked))[0]
+        assert ConnectionError is outcome(lambda: record(lambda: client.converse(**asked)))[0]
     assert 1 == len(provider.requests)
 
 
