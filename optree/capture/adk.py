@@ -262,7 +262,10 @@ def _note_rest(op: Op | None, value: Any, where: Any) -> None:
     """Note on a tool's op what a call did beside a result that JSON holds: an object, or a change of the session's state and the like."""
     if op is not None:
         changes = cast("dict[str, Any]", vars(where.actions))
-        note_type(op, value)
+        if op.bare.response is None:
+            note_type(op, value)
+        else:  # it was told by what runs the tool, as MCP: what ADK gets is another
+            note_foreign(op, type(value).__qualname__)
         if any(changes.values()):
             note_foreign(op, type(where.actions).__qualname__)
 

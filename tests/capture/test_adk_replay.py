@@ -7,6 +7,7 @@ pytest.importorskip("google.adk", reason="google-adk is tried in an environment 
 from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.tools import ToolContext
 
+import optree
 from optree.capture.replay import RAN_FOR, WHY
 from optree.errors import OptreeError
 from optree.nodes import REPLAY_OF
@@ -83,6 +84,20 @@ def test_a_function_that_changes_the_state_runs(provider):
     known = op_of(again, "weather").attributes
     assert "test-1:1.2" == known[RAN_FOR]
     assert known[WHY].endswith("it is, or has, a EventActions")
+
+
+def test_a_function_that_sets_its_own_response_runs(provider):
+    """One whose op has another response than what it returned runs again: what it returned is not known."""
+    ran, asking = [], Asking(provider, "httpx")
+
+    def weather(city: str):
+        """Tell the weather."""
+        ran.append(city)
+        optree.current().response("told otherwise")
+        return "rain"
+
+    expected, found, _, _, is_silent = twice(provider, lambda: asking.ask(lambda: asking.agent(tools=[weather])), ASKS, RAINS)
+    assert (expected, ["Athens", "Athens"], True) == (found, ran, is_silent)
 
 
 def test_what_a_plugin_answers(provider):
