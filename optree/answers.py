@@ -19,10 +19,10 @@ _PROVIDERS: Final = {"openai": "openai", "anthropic": "anthropic", "google": "go
 """Providers by the package that a client's objects are from."""
 _MODELS: Final = ("model", "model_version", "modelVersion", "model_name")
 _LANGCHAIN: Final = frozenset({"ai", "AIMessageChunk"})
-_EVENTS: Final = frozenset(
+_EVENTS: Final = frozenset(  # Anthropic's
     {"message_start", "message_delta", "message_stop", "content_block_start", "content_block_delta", "content_block_stop", "ping"}
 )
-"""Anthropic's."""
+_TEXT_DELTAS: Final = ("text.delta", "refusal.delta", "audio_transcript.delta")  # what events of OpenAI's responses end with
 _REPEATED: Final = frozenset({"text", "thinking", "input_json", "signature", "citation"})
 """Events by which Anthropic's client repeats the content of others."""
 
@@ -183,9 +183,9 @@ class Assembly:
         delta = event.get("delta")
         if not isinstance(delta, str):
             return Piece()
-        if kind in ("response.output_text.delta", "response.refusal.delta"):
-            return Piece(text=delta)
-        return Piece(thought=delta) if kind.startswith("response.reasoning") else Piece()
+        if kind.startswith("response.reasoning"):
+            return Piece(thought=delta)
+        return Piece(text=delta) if kind.endswith(_TEXT_DELTAS) else Piece()
 
     def _anthropic(self, event: dict[str, Any]) -> Piece | None:
         """Take an event of Anthropic's messages."""

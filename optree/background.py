@@ -139,6 +139,17 @@ class Job:
         self._waiting = deque()
 
 
+def aside(work: Callable[[], object], seconds: float, name: str) -> None:
+    """Do some work in a thread of its own, waited for at most so many seconds; here where there can be no thread."""
+    try:
+        thread = threading.Thread(target=work, name=name, daemon=True)
+        thread.start()
+        thread.join(seconds)
+    except Exception as error:  # noqa: BLE001 - no memory, or too late for threads
+        pass_on(error)
+        work()
+
+
 class Shared(Protocol):
     """Something that works wait for, and that is done once for all that wait for the same."""
 

@@ -70,7 +70,9 @@ def is_in(thread: int, functions: Collection[CodeType]) -> bool:
     A flag could have been left set by an exception.
     """
     # There is no other way to see them.
-    frame = sys._getframe(3) if thread == get_ident() else sys._current_frames().get(thread)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+    frame = sys._getframe(1) if thread == get_ident() else sys._current_frames().get(thread)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+    for _ in range(2 if thread == get_ident() else 0):
+        frame = None if frame is None else frame.f_back
     while frame is not None:
         if frame.f_code in functions:
             return True

@@ -25,6 +25,8 @@ _ITEMS = {"function_call": "assistant", "reasoning": "assistant", "function_call
 """Items of OpenAI's responses interface that have no role."""
 _SPOKEN = {"content", "parts", "tool_calls", "function_call", "refusal"}
 _TEXTS = {"text", "input_text", "output_text", "summary_text", "reasoning_text", "refusal"}
+_HEARD = {"audio", "input_audio", "output_audio"}
+"""Blocks of OpenAI's realtime interface whose text is their transcript."""
 _CLOSED = {"thinking", "redacted_thinking", "reasoning"}
 _CALLS = {"tool_use", "server_tool_use", "function_call", "tool_call", "tool-call"}
 _RESULTS = {"tool_result", "function_call_output", "tool_call_response", "tool-result"}
@@ -214,9 +216,10 @@ def part(block: Any) -> Part:
     source = {"text": thought.get("reasoningText")} if is_object(thought) else block
     if kind in _CLOSED or block.get("thought") is True or source is not block:
         return ReasoningPart(block, next(filter(None, (_texts(source.get(key)) for key in ("thinking", "text", "content", "summary"))), ""))
-    if kind not in _TEXTS and not _is_bare(block):
+    is_heard = kind in _HEARD and isinstance(block.get("transcript"), str)
+    if kind not in _TEXTS and not is_heard and not _is_bare(block):
         return Other(block)
-    return TextPart(block, json_text(_first(block, "text", "content", "refusal") or ""))
+    return TextPart(block, json_text(_first(block, "text", "content", "refusal", "transcript") or ""))
 
 
 def tool_calls(listed: Any) -> list[Part]:

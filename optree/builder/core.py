@@ -156,6 +156,10 @@ class Core:
             op.after_fork()
         self.streamed.clear()  # texts of the parent that are held back are the parent's to write
 
+    def is_own(self, path: str) -> bool:
+        """Tell whether this process has given a node its path; one that was forked may go on in what its parent has begun."""
+        return not self.base or any(int(number) > self.base for number in path.split("."))
+
     def numbers_in(self, path: str) -> Iterator[int]:
         """Return the counter for turns of a session, or ops of a turn, that another process owns: one for all that begin there."""
         return self.stream.numbers.setdefault(path, count(self.base + 1))

@@ -216,6 +216,8 @@ class Op(EntryState, eq=False):
                 self._add(entry)
             finally:
                 stream.leave(held)
+            if self.spending is not None and self.builder.core.epoch:  # in a forked child, which leaves the op's end to its parent
+                self.spending.commit(self)
         except RecursionError:
             FAULTS.stack += 1
         except Exception as error:  # noqa: BLE001 - as in `log`

@@ -383,7 +383,7 @@ class SessionTreeBuilder(ByAddress):
         Raises:
             CycleError: It is its own ancestor, and ``cycles="block"`` was asked for.
         """
-        agent = self.core.text(text(agent))
+        agent, epoch = self.core.text(text(agent)), self.core.epoch
         host = self._op(op) or self.begin_op("session", agent)
         cycle, call_path = agent in self.ancestry(), f"{self.node.call_path}{ARROW}{agent}"
         if cycle and at is None and self.core.cycles == "block":
@@ -392,6 +392,7 @@ class SessionTreeBuilder(ByAddress):
         node.parent_txn_id = self.node.id
         host.bare.child_session = node
         child = SessionTreeBuilder.over(self.core, node, self)
+        child._epoch = epoch if self.core.is_own(host.path) else -1  # noqa: SLF001 - of the same class; what a handler forks may be within it
         ingress = {
             "source": "sub-agent",
             "subAgent": {"parentTraceId": node.trace_id, "parentCallPath": self.node.call_path, "toolName": agent},

@@ -17,7 +17,7 @@ from typing import Literal, Protocol, TypeVar
 from msgspec import Struct
 
 from optree.background import Job, Worker
-from optree.interrupts import from_handler, is_in, pass_on
+from optree.interrupts import from_handler, is_in, pass_on, suppress
 from optree.nodes import Severity
 from optree.records import Entries, OpEnd, Record
 from optree.redaction import redact
@@ -318,8 +318,9 @@ class Stream:
                         except Exception as error:  # noqa: BLE001 - must not reach the traced program
                             pass_on(error)
                             self.fault(error)
-                    for _ in batch:  # last: what an interrupt leaves in the queue the next thread delivers; twice does no harm
-                        queue.popleft()
+                    with suppress(IndexError):  # in a forked child
+                        for _ in batch:  # last: what an interrupt leaves in the queue the next thread delivers; twice does no harm
+                            queue.popleft()
                     if begun and monotonic() - begun < WAIT_SECONDS / 4:  # the taker is quick again
                         self._stuck_until = 0.0
             finally:

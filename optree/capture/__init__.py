@@ -40,7 +40,12 @@ LIBRARIES: Final = {
     "httpx2": Library("2.16", 3, {"httpx2": "hooks:http_client"}),
     "openai": Library("3.54", 4, {"openai._base_client": "hooks:sdk_client"}),
     "anthropic": Library("2.12", 3, {"anthropic._base_client": "hooks:sdk_client"}),
-    "aiohttp": Library("3.14", 4, {"aiohttp.client": "aiohttp:client"}),
+    "aiohttp": Library("3.14", 4, {"aiohttp.client": "aiohttp:client", "aiohttp.client_ws": "websockets:aiohttp_client"}),
+    "websockets": Library(
+        "17.4",
+        18,
+        {"websockets.asyncio.connection": "websockets:asyncio_connection", "websockets.sync.connection": "websockets:sync_connection"},
+    ),
     "botocore": Library("1.44", 2, {"botocore.client": "botocore:client"}),
     "mcp": Library("2.3", 3, {"mcp.client.session": "mcp:client", "mcp.server.runner": "mcp:server"}),
     "openai-agents": Library(

@@ -14,6 +14,8 @@ from http import HTTPStatus
 from time import monotonic
 from typing import Any, Final, Self
 
+from msgspec.structs import replace
+
 from optree.answers import Piece, model_of, provider_of, whole
 from optree.background import Job, Worker
 from optree.builder import Op
@@ -41,6 +43,8 @@ from optree.values import is_list, is_object, raw, text
 
 _REDIRECTED: Final = int(HTTPStatus.MULTIPLE_CHOICES)
 """The least status of those that bring no answer."""
+FIRST_CHUNK: Final = "time_to_first_chunk"
+"""The attribute of an op that says after how many seconds the first piece of its answer came."""
 _DRAIN_SECONDS: Final = 0.004
 _REQUEST_IDS: Final = (b"x-request-id", b"request-id", b"x-amzn-requestid", b"apim-request-id")
 _HEADERS: Final = frozenset({b"content-type", b"content-encoding", *_REQUEST_IDS})
@@ -79,6 +83,23 @@ def begin_asked(asked: Asked | None) -> Exchange | None:
     except BudgetExceeded as refusal:
         raise (refusal if client_call() is None else CarriedRefusal(refusal)) from None
     return None if call is None else Exchange(call)
+
+
+def begin_unasked(asked: Asked) -> Exchange | None:
+    """Take that a model answers what no request has asked for, which no budget can refuse: beyond one it is recorded outside of that."""
+    try:
+        return begin_asked(asked)
+    except BudgetExceeded as refusal:
+        pass_on(refusal)
+    where = context.here()
+    if where is None:
+        RUNTIME.problems.report("a model answered by itself, beyond a budget and outside of all sessions: that is not recorded")
+        return None
+    before = context.CURRENT.set(replace(where, budget=None))
+    try:
+        return begin_asked(asked)
+    finally:
+        context.CURRENT.reset(before)
 
 
 def is_wanted() -> bool:
@@ -213,6 +234,27 @@ class Exchange:
             self.ended(GeneratorExit())
 
     @guarded
+    def asks(self, asked: Asked) -> None:
+        """Take what is asked where more is known of it than when it was sent."""
+        call = self._call
+        if call.is_own and not call.is_inherited:
+            call.op.builder.set_request(call.op, asked.parameters, asked.messages)
+            name_model(call.op, asked.model, None)
+
+    @guarded
+    def log(self, line: str) -> None:
+        """Record a log line."""
+        if not self._call.is_inherited:
+            self._call.op.log(line)
+
+    @guarded
+    def answers(self) -> None:
+        """Take that the first piece of an answer has come; how long that took is an attribute of the op."""
+        call = self._call
+        if not call.is_inherited and FIRST_CHUNK not in call.op.bare.attributes:
+            call.op.builder.set_op(call.op, **{FIRST_CHUNK: monotonic() - self._began})
+
+    @guarded
     def raised(self, error: BaseException) -> None:
         """Take that the request was not answered."""
         self._end(error)
@@ -328,6 +370,7 @@ class Exchange:
             return
         elif self._body is not None and self._body.is_stream:
             self._result.take(value)
+            self._error = _failure_in(value) or self._error
             if is_object(value) and value.get("type") in _LAST:
                 self._body.is_over = True
         elif is_object(value):
@@ -385,10 +428,21 @@ def _drain() -> None:
 
 def _error_in(value: Any) -> str | None:
     """Return what an answer, or an event of one, says went wrong."""
-    found = value.get("error") if is_object(value) else None
+    if not is_object(value):
+        return None
+    found = value.get("error") or (value.get("message") if value.get("type") == "error" else None)
     if not found:
         return None
     return text(found.get("message") or found) if is_object(found) else text(found)
+
+
+def _failure_in(event: Any) -> str | None:
+    """Return what the last event of a response of OpenAI's that failed says of it."""
+    told = event.get("response") if is_object(event) and event.get("type") in ("response.failed", "response.done") else None
+    if not is_object(told) or told.get("status") != "failed":
+        return None
+    details = told.get("status_details")
+    return _error_in(told) or (_error_in(details) if is_object(details) else None) or "the response failed"
 
 
 def _phrase(status: int) -> str:

@@ -82,8 +82,12 @@ def read(host: str, path: str, body: bytes) -> Asked | None:
         model = unquote(path.rpartition("/")[2].partition(":")[0])
     if (member == "messages" and not is_list(sent)) or not (isinstance(model, str) or "/deployments/" in path.lower()):
         return None
-    messages: list[Any] | None = sent if is_list(sent) else None if sent is None else [{"role": "user", "content": sent}]
-    return Asked(_provider(host, interface), model if isinstance(model, str) else None, messages, told, host)
+    return Asked(provider_of_host(host, interface), model if isinstance(model, str) else None, messages_of(sent), told, host)
+
+
+def messages_of(sent: Any) -> list[Any] | None:
+    """Return the messages that a model is sent: a list of them, or what the user says."""
+    return sent if is_list(sent) else None if sent is None else [{"role": "user", "content": sent}]
 
 
 @lru_cache(256)
@@ -94,7 +98,8 @@ def _known(path: str) -> tuple[str, str] | None:
 
 
 @lru_cache(256)
-def _provider(host: str, interface: str) -> str:
+def provider_of_host(host: str, interface: str) -> str:
+    """Return who is asked at a host by that interface."""
     parts = host.lower().split(".")
     compatible = interface if interface == "ollama" else f"{interface}-compatible"  # whose prices need not be those of *interface*
     return next((_HOSTS[name] for at in range(len(parts)) if (name := ".".join(parts[at:])) in _HOSTS), compatible)

@@ -205,7 +205,7 @@ account_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwn
         || GET(args[0], op, replayed) != Py_None || !is_tuple(GET(node, op_node, accounting)) || (core = core_of(GET(args[0], op, builder))) == NULL) {
         PLAINLY;
     }
-    if ((chain = chain_of(GET(args[0], op, builder))) == NULL) {
+    if ((GET(args[0], op, spending) != Py_None && PyObject_IsTrue(GET(core, core, epoch)) != 0) || (chain = chain_of(GET(args[0], op, builder))) == NULL) {
         Py_DECREF(core);
         PLAINLY;
     }

@@ -10,9 +10,10 @@ from io import FileIO
 from pathlib import Path
 from threading import get_ident
 from time import monotonic, sleep
+from types import CodeType
 from typing import BinaryIO, Final
 
-from optree.interrupts import pass_on, suppress
+from optree.interrupts import is_in, pass_on, suppress
 from optree.syscalls import calls
 
 _KINDS = {
@@ -33,6 +34,10 @@ _users: dict[int, int] = {}
 """The threads that use such a descriptor from its opening to its close, by the object's id."""
 _opening: dict[int, float] = {}
 """The threads that open a file for its lock, and since when."""
+OPENING_SESSIONS: list[CodeType] = []
+"""The functions that open a session's files."""
+_begun_by_parent: set[int] = set()
+"""The thread that was forked within one of these: it goes on there, with what is the parent's."""
 _forking: dict[int, float] = {}
 """The threads that fork, and since when."""
 
@@ -85,7 +90,9 @@ def opened_for_lock(opening: Callable[..., int], path: str | os.PathLike[str], f
         sleep(_PAUSE_SECONDS)
     try:
         _opening[me] = monotonic()
+        check_process()
         fds.append(opened(opening, path, flags, 0o600))
+        check_process()
         if used:
             _users[id(fds[0])] = me
         _for_locks[id(fds[0])] = fds[0]
@@ -97,6 +104,22 @@ def opened_for_lock(opening: Callable[..., int], path: str | os.PathLike[str], f
         _opening.pop(me, None)
         raise
     return fds[0]
+
+
+def check_process() -> None:
+    """Raise `OSError` in the middle of what a thread had begun to open, in a child that a signal's handler forked there."""
+    if is_begun_by_parent() and is_in(get_ident(), OPENING_SESSIONS):
+        raise OSError(errno.ESRCH, "a signal's handler forked this process: the session is its parent's")
+
+
+def is_begun_by_parent() -> bool:
+    """Tell whether this thread was forked in the middle of what it had begun to open, and has not left that yet."""
+    return get_ident() in _begun_by_parent
+
+
+def leave_to_parent() -> None:
+    """Let this thread open files again, in such a child."""
+    _begun_by_parent.discard(get_ident())
 
 
 def forget(fd: int) -> None:
@@ -163,6 +186,8 @@ def _after_fork() -> None:
     _forking.clear()
     _opening.clear()
     me = get_ident()
+    if is_in(me, OPENING_SESSIONS):
+        _begun_by_parent.add(me)
     for key, fd in list(_for_locks.items()):
         with suppress(OSError):
             if is_open(fd) and _users.get(key) == me:  # it forked in a handler, and goes on with the file when that is over

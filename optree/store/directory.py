@@ -220,6 +220,13 @@ def refused(error: BaseException, place: Path) -> object:
     return error if str(error) else type(error).__name__
 
 
+def refusal_of(path: Path, error: Exception) -> str:
+    """Return what the system said of a file, with its name."""
+    mine = path.name if path.suffix != ".jsonl" else os.path.join(*path.parts[-2:])
+    name = error.filename if isinstance(error, FileExistsError | NotADirectoryError) and error.filename else mine
+    return f"{name}: {(error.strerror if isinstance(error, OSError) else None) or error}"
+
+
 @contextmanager
 def readable(path: Path) -> Generator[None]:
     """Turn an `OSError` within into a `StoreError` that names the file, or *path* if it names none, and says what to do."""

@@ -10,7 +10,6 @@ import os
 from collections import deque
 from collections.abc import Callable
 from errno import EAGAIN, EMFILE, ENFILE
-from itertools import pairwise
 from pathlib import Path
 from time import monotonic, sleep, time
 from typing import Literal
@@ -20,8 +19,9 @@ from optree import speed
 from optree.errors import StoreError
 from optree.ids import WRITER_SPAN
 from optree.interrupts import from_handler, new_rlock, pass_on, suppress
+from optree.store.directory import refusal_of
 from optree.store.lock import note_refused
-from optree.store.numbering import claim, journal_name, last_before_another, some_number
+from optree.store.numbering import claim, journal_name, last_before_another, omitted_by, put_at_the_end, rows, some_number
 from optree.store.reader import read_journal
 from optree.store.system import OS, REAL
 from optree.store.upkeep import sync_left
@@ -272,6 +272,7 @@ class Journal:
         self._counted, self.dirty, self._unsynced, self._retry_at = self.last, False, None, 0.0
         self.dropped += gone
         self._unsaid += gone + sum(gap.dropped for gap in later_gaps)
+        self._omitted += [(saved + 1, self.last)] if saved < self.last else []
         self.problem, self.errno, self.resolved = why, 0, False
         self._recover()
 
@@ -317,7 +318,7 @@ class Journal:
             self._noted = note_refused(self.live, self.ordinal, self.last, self.unsaid, self._noted, self._os)
 
     def _fault(self, path: Path, error: Exception) -> None:
-        self.problem, self.resolved = _reason(path, error), False
+        self.problem, self.resolved = refusal_of(path, error), False
         self.errno = (error.errno or 0) if isinstance(error, OSError) else 0
         self.refusal = error.strerror or "" if isinstance(error, OSError) and error.errno not in (EMFILE, ENFILE, EAGAIN) else ""
 
@@ -343,7 +344,7 @@ class Journal:
 
     def _line(self, record: r.Record, number: int) -> bytes:
         if self.ordinal and not record.n:  # else it was tried before
-            _unowned(record)
+            put_at_the_end(record)
         record.n = number
         return r.line(record, self._seed)
 
@@ -378,9 +379,9 @@ class Journal:
     def _hold(self, batch: list[r.Record]) -> None:
         """Keep records until the disk takes them, or count them."""
         room = max(0, HELD_RECORDS - len(self._held))
-        for record in batch[:room]:
+        for record in (batch := [record for record in batch if not 0 < record.n <= self.last])[:room]:  # else it is held already
             if self.ordinal and not record.n:  # else it was tried before
-                _unowned(record)
+                put_at_the_end(record)
             self.last += 1
             record.n = self.last
             self._held.append(record)
@@ -423,11 +424,13 @@ class Journal:
                 records |= {record.n: record for record in read_journal(path, self._synced, self._os).records}
         first = self._held[0].n if self._held else self.last + 1
         back = [records[number] for number in sorted(records) if number < first]
-        ends = [self._synced, *(record.n for record in back), first]
-        self._omitted += [(low + 1, high - 1) for low, high in pairwise(ends) if high > low + 1]
-        gone = first - 1 - self._synced - len(back)
+        lost_gaps = [gap for gap in self._gaps if self._synced < gap.n < first and gap.n not in records]
+        missing = set(range(self._synced + 1, first)) - {record.n for record in back} - omitted_by(back)
+        gone = len(missing) - len(lost_gaps) - len(omitted_by(lost_gaps))  # beside what was counted before
+        self._omitted += rows(missing)
         self.dropped += gone
-        self._unsaid += gone
+        self._unsaid += gone + sum(gap.dropped for gap in lost_gaps)
+        self._gaps = [gap for gap in self._gaps if gap not in lost_gaps]
         self._held.extendleft(reversed(back))
         self._again, self._suspect = [*self._again, *self._suspect], []
 
@@ -435,9 +438,17 @@ class Journal:
         """Begin the file that is open, and write what is held."""
         self._untried = 0
         self._seed = self._head()
+        most = _AT_ONCE
         while self._held:
-            part = [self._held[place] for place in range(min(_AT_ONCE, len(self._held)))]
-            self._os.write_all(self.fd, b"".join([r.line(record, self._seed) for record in part]))
+            part = [self._held[place] for place in range(min(most, len(self._held)))]
+            try:
+                lines = b"".join([r.line(record, self._seed) for record in part])
+            except MemoryError:
+                if most == 1:
+                    raise
+                most = 1
+                continue
+            self._os.write_all(self.fd, lines)
             for _ in part:
                 self._held.popleft()
         if self._unsaid:
@@ -479,21 +490,6 @@ class Journal:
         ends = (r.TurnEnd, r.SessionEnd) if self.sync_level == "turn" else (r.TurnEnd, r.SessionEnd, r.OpEnd, r.Accounted)
         if any(isinstance(record, ends) for record in batch):
             self.sync()
-
-
-def _reason(path: Path, error: Exception) -> str:
-    mine = path.name if path.suffix != ".jsonl" else os.path.join(*path.parts[-2:])
-    name = error.filename if isinstance(error, FileExistsError | NotADirectoryError) and error.filename else mine
-    return f"{name}: {(error.strerror if isinstance(error, OSError) else None) or error}"
-
-
-def _unowned(record: r.Record) -> None:
-    """Mark positions as 'at the end': another process may hold the same list."""
-    if isinstance(record, r.Entries):
-        record.logs_at = record.chunks_at = r.AT_THE_END
-        record.text_at = r.AT_THE_END if record.text_at >= 0 else r.BESIDE
-    elif isinstance(record, r.MessageAdded):
-        record.at = -1
 
 
 speed.prepare_journal(Journal)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from optree import records as r
 from optree.errors import StoreError
 from optree.interrupts import from_handler, pass_on, suppress
 from optree.store.directory import SUFFIXES, Directory, journals
@@ -71,12 +73,30 @@ def last_before_another(live: Path, writer: int, above: int, last: int, system: 
     return number
 
 
-def remove_own(journal: Path, system: OS) -> None:
-    """Remove a journal that this process has made, and no other's."""
-    with suppress(OSError, StoreError):
-        header = read_journal(journal, 0, system).header
-        if header is not None and header.pid == os.getpid():
-            system.unlink(journal)
+def omitted_by(records: Iterable[r.Record]) -> set[int]:
+    """Return the numbers of lost records that gaps tell of."""
+    gaps = [record for record in records if isinstance(record, r.Gap)]
+    return {number for gap in gaps for first, last in gap.omitted for number in range(first, last + 1)}
+
+
+def rows(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Return the first and the last of each row of numbers without a hole."""
+    found: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if found and found[-1][1] == number - 1:
+            found[-1] = found[-1][0], number
+        else:
+            found.append((number, number))
+    return found
+
+
+def put_at_the_end(record: r.Record) -> None:
+    """Mark positions as 'at the end': another process may hold the same list."""
+    if isinstance(record, r.Entries):
+        record.logs_at = record.chunks_at = r.AT_THE_END
+        record.text_at = r.AT_THE_END if record.text_at >= 0 else r.BESIDE
+    elif isinstance(record, r.MessageAdded):
+        record.at = -1
 
 
 def vector_of(meta: dict[str, Any]) -> dict[str, int]:

@@ -10,6 +10,7 @@ from optree.builder import SessionTreeBuilder, Taker
 from optree.builder.core import Core
 from optree.ids import new_txn
 from optree.interrupts import suppress
+from optree.store.descriptors import OPENING_SESSIONS
 from optree.store.options import StoreOptions
 from optree.store.recovery import Loaded
 from optree.store.resume import close_interrupted
@@ -109,3 +110,6 @@ def resume_session(
             store.discard()
         raise
     return builder, store, loaded
+
+
+OPENING_SESSIONS.extend((SessionStore.__init__.__code__, open_session.__code__, resume_session.__code__))

@@ -119,7 +119,7 @@ def read_journal(path: Path, after: int = 0, system: OS = REAL) -> JournalFile:
 
 def _lost(file: JournalFile, holes: dict[range, int]) -> list[Flaw]:
     """Say which numbers are missing and where, but for those of which the writer knew: a gap counts them."""
-    unknown = {hole: offset for hole, offset in holes.items() if (hole[0], hole[-1]) not in file.omitted}
+    unknown = {hole: offset for hole, offset in holes.items() if not any(low <= hole[0] and hole[-1] <= high for low, high in file.omitted)}
     return [
         Flaw(file.path.name, offset, 0, "lost records", f"records {hole[0]} to {hole[-1]} are missing") for hole, offset in unknown.items()
     ]

@@ -9,7 +9,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from optree import records as r
 from optree.errors import DamagedError, FormatError, NotFoundError, SetupError
 from optree.interrupts import pass_on, suppress
 from optree.nodes import OperationNode, SessionNode, TurnNode
@@ -229,7 +228,8 @@ def fold_journals(paths: list[Path], fold: Fold, vector: dict[str, int], damage:
         begun = file.header is not None or writer == "0000"  # a forked process makes its file before it has anything to record
         damage.flaws += [flaw for flaw in file.flaws if begun or flaw.size]
         damage.unknown += file.unknown
-        if holes and file.header and file.header.first > last + 1 and not any(isinstance(record, r.Gap) for record in file.records):
+        omitted = file.header is not None and any(low <= last + 1 and file.header.first - 1 <= high for low, high in file.omitted)
+        if holes and file.header and file.header.first > last + 1 and not omitted:
             damage.flaws.append(Flaw(path.name, 0, 0, "lost records", f"records {last + 1} to {file.header.first - 1} are missing"))
         for record in file.records:
             fold.apply(record)

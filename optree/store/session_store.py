@@ -20,7 +20,7 @@ from optree.store.directory import OWNERS, checked, exists, journals, nothing_sa
 from optree.store.journal import Journal
 from optree.store.journals import Journals
 from optree.store.ledger import Ledger
-from optree.store.numbering import known_vector, last_given, remove_own, saved_vector
+from optree.store.numbering import known_vector, last_given, saved_vector
 from optree.store.options import StoreOptions
 from optree.store.reader import is_blank
 from optree.store.recovery import Loaded, load_to_resume
@@ -34,12 +34,14 @@ from optree.store.upkeep import SETTLE_SECONDS, Late, Upkeep
 class SessionStore:
     """Keeps one root session on disk. Nothing here raises once it is open; `problems` says what went wrong."""
 
-    report: Callable[[str], object] = staticmethod(str)
-    """Called with each problem as it occurs."""
+    report: Callable[[str], object] = staticmethod(str)  # called with each problem as it occurs
     ended = False  # the root session has not ended yet
     _closed = _billed = _warned = False
-    _covered, _begun, _final = 0, 0, -1
-    """Number of the last record that the last snapshot has, that the last one that was begun has, and that the one for good has, or -1."""
+    _covered, _begun, _final = (
+        0,
+        0,
+        -1,
+    )  # numbers of the last record that the last snapshot has, the last begun one, the last one of all
     _healed = 0  # records that were given up, and that a snapshot has since
     _saved = True  # False while the last snapshot that was tried is not on disk, or the bill of an ended session
     unwritable_reason = ""  # why no file could be made from the start, as long as that is so
@@ -80,11 +82,9 @@ class SessionStore:
             if owner:
                 self._make_files()
             self._loaded: Loaded | None = load_to_resume(txn, options.directory, self._os) if resume else None
-            self.lost = self._loaded.damage.lost() if self._loaded else []
-            """What could not be read of the session's files: its snapshots say it."""
+            self.lost = self._loaded.damage.lost() if self._loaded else []  # of the session's files; its snapshots say it
             known = {} if unused or resume else known_vector(options.directory, txn, owner=owner, later=self._later)
-            self.vector = self._loaded.vector if self._loaded else known
-            """Per writer, the number of its last record that is in the tree, or was in it when the session ended before."""
+            self.vector = self._loaded.vector if self._loaded else known  # per writer, the number of its last record in the tree
             self._begin_journal()
             self.stream = Stream([self.journal, *takers], options.write)
             if stores is not None:
@@ -193,9 +193,8 @@ class SessionStore:
         self.stream.after_fork(())
 
     def leave_to_parent(self) -> None:
-        """In a child that was forked while the session began: remove what this process has made of it."""
+        """In a child that was forked while the session began: record nothing into it."""
         self.forget()
-        remove_own(self.journal.path, self._os)
         self.stream.close()
 
     def after_fork(self) -> None:
@@ -312,8 +311,9 @@ class SessionStore:
     # What the threads do
 
     def _session_ended(self, path: str) -> None:
-        self.ended = self.ended or not path
-        (self._upkeep.want if path else self._upkeep.ask)()
+        if self.owner:  # else a signal's handler has forked this process while the session ended
+            self.ended = self.ended or not path
+            (self._upkeep.want if path else self._upkeep.ask)()
 
     def _beat(self) -> None:
         if_free(self._guard, self._note)
@@ -419,7 +419,7 @@ class SessionStore:
 
     def _finish(self) -> Steps[bool]:
         """The root session has ended: join other processes' journals, save, bill, remove. False if it is not saved and billed."""
-        if (builder := self.builder) is None or builder.node.ended_at is None:
+        if (builder := self.builder) is None or builder.node.ended_at is None or not self.owner:
             return True
         paths = journals(self.live)
         held = lock.hold(others := [path for path in paths if not path.name.startswith(OWNERS)], self._os)

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from optree.background import TURN, Steps, side_by_side
 from optree.interrupts import pass_on, suppress
-from optree.store.descriptors import Descriptor, SharedFile, forget, is_open, open_regular, opened, opened_for_lock
+from optree.store.descriptors import Descriptor, SharedFile, check_process, forget, is_open, open_regular, opened, opened_for_lock
 from optree.syscalls import calls
 
 T = TypeVar("T")
@@ -247,6 +247,7 @@ class OS:
 
     def make_directory(self, path: Path) -> bool:
         """Make a directory and those above it, private to their owner; False if it is there."""
+        check_process()
         try:
             os.mkdir(path, 0o700)
         except OSError as error:

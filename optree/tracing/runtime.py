@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any
 
+from optree.background import aside
 from optree.builder import SessionTreeBuilder
 from optree.builder.core import Core
 from optree.builder.stream import STUCK_SECONDS, Stream
@@ -24,6 +25,7 @@ from optree.prices import PRICES
 from optree.records import SessionResume
 from optree.redaction import redact, use
 from optree.store import Directory, SessionStore, open_session, resume_session
+from optree.store.descriptors import OPENING_SESSIONS, is_begun_by_parent, leave_to_parent
 from optree.store.directory import is_directory, nothing_saved, why_not_live
 from optree.store.opening import note_begun, note_lost
 from optree.store.options import StoreOptions
@@ -40,18 +42,15 @@ from optree.tracing.stderr import say
 from optree.values import text
 from optree.visible import coloured
 
-EXIT_SECONDS = 0.25
-"""The longest that optree delays the end of the process."""
+EXIT_SECONDS = 0.25  # the longest that optree delays the end of the process
 HAND_OVER_SECONDS = 0.1
 """The part of these that is kept for starting the process that delivers a mirror's spans: 5 ms, and 30 to 50 on a busy machine."""
 IDLE_SESSIONS = 64
 """Sessions of other processes that stay open here though nothing is open in them: each holds a journal, and its owner waits for that.
 As many have ended here, and wait until the disk takes what it has refused, and four times as many where it hangs."""
-ENDED_SESSIONS = 64
-"""Sessions that have ended here and are still to be saved, at which the next begin waits for one of them: each has its tree and files."""
+ENDED_SESSIONS = 64  # that are still to be saved, at which the next begin waits for one of them: each has its tree and files
 _LOOK_SHARE = _LOOK_ENDED = 8
-ROOM_SECONDS = 0.1
-"""The longest that it waits. After a wait in vain none waits for `STUCK_SECONDS`."""
+ROOM_SECONDS = 0.1  # the longest that it waits; after a wait in vain none waits for `STUCK_SECONDS`
 
 
 class Runtime:
@@ -62,8 +61,7 @@ class Runtime:
         use(self.config.redact)
         self.stores: dict[str, SessionStore] = {}
         self.problems = Problems(self.stores, has_console=lambda: self.config.console)
-        for problem in ignored:
-            self.problems.report(problem)
+        _ = [*map(self.problems.report, ignored)]
         self.sessions: dict[str, Session] = {}  # open root sessions, by txn
         self.unsaved: dict[str, Unsaved] = {}  # those of them that have no store, by txn, with takers that count their lost records
         self.holders: dict[str, Holder] = {}  # by txn of a root session, a weak reference that dies with its `with` statement
@@ -74,8 +72,7 @@ class Runtime:
         self._leaving = Leaving()
         self._detached: dict[str, str] = {}  # txns of sessions that were opened for a node without context, with its path
         self._lock = new_rlock()
-        self._no_room_until = 0.0
-        self._unlooked = self._left = 0  # root sessions begun since it was last looked which have ended; how many stores had none then
+        self._no_room_until, self._left, self._unlooked = 0.0, 0, 0  # see `_make_room`: when it waits again; what it found; begins since
         self.mirroring = Mirroring(self.problems.report, self.problems.report_happened)
 
     def configure(self, **options: Any) -> Config:
@@ -111,7 +108,7 @@ class Runtime:
         """Begin a root session, or resume it, and know it by its txn."""
         detached = bool(attributes.get("detached"))  # leaves the names to the first session that is meant
         txn, resume = (None, None) if detached else (os.environ.pop(name, None) for name in ("OPTREE_TXN", "OPTREE_RESUME"))
-        session = self._resumed(resume, agent) if resume else self._opened(txn, agent, attributes)
+        session = self._resumed(resume, agent, attributes) if resume else self._opened(txn, agent, attributes)
         if (console := self.consoles.get(session.txn)) is not None:
             console.look_in(session.builder.core)
         if holder is not None:
@@ -121,12 +118,12 @@ class Runtime:
 
     def _leave_to_parent(self, txn: str) -> None:
         """Forget what a forked child has of a session that is its parent's."""
-        for known in (self.sessions, self.holders, self.unsaved):
-            known.pop(txn, None)
+        _ = [known.pop(txn, None) for known in (self.sessions, self.holders, self.unsaved)]
         if (console := self.consoles.pop(txn, None)) is not None:
             console.close()
         if (store := self.stores.pop(txn, None)) is not None:
             store.leave_to_parent()
+        leave_to_parent()
 
     def close_root(self, txn: str) -> None:
         """Forget a root session that has ended; its store writes the last snapshot in the background."""
@@ -148,7 +145,12 @@ class Runtime:
             return None
         PRICES.load()
         with self._lock:
-            store = self.stores.get(txn) or self._joined_store(txn)
+            store, process = None, -1
+            while process != os.getpid():  # once more in a child that a signal's handler forked meanwhile
+                process = os.getpid()
+                store = self.stores.get(txn) or self._joined_store(txn)
+                if process != os.getpid() and (store is None or store.process == process):
+                    self._leave_to_parent(txn)
             if store is None:
                 return None
             joined = self._joined.pop(parent, None) or self._stand_in(store, path, ancestry)
@@ -191,7 +193,8 @@ class Runtime:
         """Deliver what is pending; within `EXIT_SECONDS` in all, whatever the disk does."""
         try:
             if self._held() or self.sessions or self.consoles or self.mirroring.is_on:
-                self._deliver_aside()
+                until = monotonic() + (seconds := EXIT_SECONDS - HAND_OVER_SECONDS)
+                aside(lambda: self._guarded(self._deliver, until), seconds, "optree-exit")
         except KeyboardInterrupt:  # pressed again while the process ends: the journal has everything
             keep_interrupt()
             return
@@ -211,16 +214,6 @@ class Runtime:
             pass_on(error)
             with suppress(Exception):  # no memory even for that
                 self.problems.report_happened(f"background thread: {type(error).__name__}: {text(error)}")
-
-    def _deliver_aside(self) -> None:
-        until = monotonic() + (seconds := EXIT_SECONDS - HAND_OVER_SECONDS)
-        try:
-            thread = threading.Thread(target=self._guarded, args=(self._deliver, until), name="optree-exit", daemon=True)
-            thread.start()
-            thread.join(seconds)
-        except Exception as error:  # noqa: BLE001 - no memory, or too late for threads
-            pass_on(error)
-            self._guarded(self._deliver, until)
 
     def _deliver(self, until: float) -> None:
         if not any(is_in(thread, _BEGINS) for thread in list(sys._current_frames())):  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
@@ -408,23 +401,26 @@ class Runtime:
             )
         except (OSError, OptreeError) as error:
             pass_on(error)
-            if os.getpid() == process:  # else the session is the parent's
+            if not is_begun_by_parent():
                 self.problems.report(nothing_saved(self.directory(), self.directory().why(error) if isinstance(error, OSError) else error))
             stream = Stream([self.unsaved.setdefault(name, Unsaved()), *console])
             builder = SessionTreeBuilder(agent, txn=name, attributes=attributes, stream=stream, cycles=self.config.cycles)
             self._mirror(builder.core, None)
             return Session(builder)
         store.report, store.process = self.problems.report_of_store, process  # which drew the txn: a handler may have forked since
-        if store.unwritable_reason and os.getpid() == process:
+        if store.unwritable_reason and not is_begun_by_parent():
             self.problems.report_of_store(nothing_saved(self.directory(), store.unwritable_reason))
         self._mirror(builder.core, store)
         return Session(builder)
 
-    def _resumed(self, txn: str, agent: str) -> Session:
+    def _resumed(self, txn: str, agent: str, attributes: Mapping[str, Any]) -> Session:
         try:
             builder, store, loaded = resume_session(txn, self._options(), stores=self.stores)
         except (OSError, OptreeError) as error:
             pass_on(error)
+            if is_begun_by_parent():
+                leave_to_parent()
+                return self._opened(None, agent, attributes)
             reason = str(error)
             if isinstance(error, OSError):
                 where = error.filename or self.directory().sessions
@@ -449,7 +445,8 @@ class Runtime:
             store = SessionStore(txn, self._options(), owner=False, takers=self._console(txn), stores=self.stores)
         except (OSError, OptreeError) as error:
             pass_on(error)
-            self.problems.report(f"cannot join session {txn}: {error}; this process records a session of its own")
+            if not is_begun_by_parent():
+                self.problems.report(f"cannot join session {txn}: {error}; this process records a session of its own")
             return None
         store.report = self.problems.report_of_store
         self._leave_idle()
@@ -483,8 +480,9 @@ def _finalize(runtime: Runtime) -> None:
     Finalize(runtime, runtime.at_exit, exitpriority=0)
 
 
+# The functions in which a session is known by its store alone for a moment.
 _BEGINS = (Runtime._opened.__code__, Runtime._resumed.__code__)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - of this module's class
-"""Functions in which a session is known by its store alone for a moment."""
+OPENING_SESSIONS.extend((*_BEGINS, Runtime._joined_store.__code__))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - as above
 RUNTIME = Runtime()
 atexit.register(RUNTIME.at_exit)
 calls.register_at_fork(before=wait_for_imports, after_in_child=RUNTIME.after_fork)

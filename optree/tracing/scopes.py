@@ -262,6 +262,7 @@ class OpScope(_Instrument[Op]):
         try:
             if spending is not None and op is not UNRECORDED["op"]:
                 op.spending = spending
+                spending.commit(op)  # nothing yet: it knows its op from now on, in a forked child too
             RUNTIME.own_detached(builder, op.path)
             return Scope(where.session, op.turn, op, before, holder, self.finish, before and before.piece, where.budget)
         except BaseException:

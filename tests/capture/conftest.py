@@ -7,6 +7,7 @@ import pytest
 from optree.capture import instrument, uninstrument
 from optree.testing import capture
 from tests.capture.claude import Child
+from tests.capture.documented import EITHER, Documented
 from tests.capture.provider import Provider
 
 
@@ -63,3 +64,27 @@ def recording(hooked):  # noqa: ARG001 - the hooks are there before
 def child(tmp_path):
     """Return a child process in place of Claude Code that does as it is told."""
     return Child(tmp_path)
+
+
+@pytest.fixture(params=EITHER)
+def documented(request, tmp_path, provider):
+    """Return what runs a program, in each way to have it recorded."""
+    return Documented(tmp_path, provider, request.param)
+
+
+@pytest.fixture(scope="module")
+def listening():
+    """Return a model behind a websocket."""
+    from tests.capture.websocket_model import WebsocketModel  # some environments have no websockets
+
+    model = WebsocketModel()
+    yield model
+    model.close()
+    gc.collect()
+
+
+@pytest.fixture
+def model(listening):
+    """Return the same, which heard nothing yet."""
+    listening.heard.clear()
+    return listening

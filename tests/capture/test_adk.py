@@ -67,6 +67,7 @@ def asking(provider):
     return Asking(provider)
 
 
+@pytest.mark.captured("google-adk", "Runner", "plain", added="one line", checks=("agents", "calls", "tokens"))
 def test_a_run_is_a_session(recording, provider, sent_by):
     """A run is a session with the agent's name, a turn of what was asked, and the call in it, whose tokens count once."""
     provider.says(RAINS)
@@ -92,6 +93,7 @@ def test_a_run_without_a_loop(recording):
     assert (1, 12) == (recording.tree.session.totals.llm_requests, recording.tree.session.totals.input_tokens)
 
 
+@pytest.mark.captured("google-adk", "Runner", "streamed", added="one line", checks=("agents", "calls"))
 def test_a_streamed_run(recording, provider, sent_by):
     """A streamed answer is one call, with its text as it came; between two events the program is where it was."""
     provider.says(streamed(answer({"text": "It "}), answer({"text": "rains"})))
@@ -154,6 +156,7 @@ def test_a_tool_that_does_not_exist_failed(recording, provider, asking):
     assert ("failed", {"city": "Athens"}) == (op.status, decode(op.request.payload))
 
 
+@pytest.mark.captured("google-adk", "Runner", "tools", "at once", added="one line", checks="tools")
 def test_tools_that_run_at_once(recording, provider, asking):
     """Tools that one answer asks for are siblings, each with what was done in it."""
     cities = ["Athens", "Rome", "Oslo"]
@@ -202,6 +205,7 @@ def test_what_plugins_do_with_tools(recording, provider, asking):
     assert ["rain in Athens", "sun"] == found
 
 
+@pytest.mark.captured("google-adk", "Runner", "sub-agents", added="one line", checks=("agents", "calls"))
 def test_a_hand_off_is_a_sub_agent(recording, provider, asking):
     """The agent that gets the conversation has a session in that of the run, with who handed it over, and its calls in it."""
     provider.says(HANDS_OFF, RAINS)
@@ -272,6 +276,7 @@ def test_an_agent_as_a_tool(recording, provider, asking):
     assert 3 == lead.totals.llm_requests
 
 
+@pytest.mark.captured("google-adk", "SequentialAgent, ParallelAgent, LoopAgent", "sub-agents", added="one line", checks=("agents", "calls"))
 @pytest.mark.parametrize(("kind", "more"), [(SequentialAgent, {}), (ParallelAgent, {}), (LoopAgent, {"max_iterations": 2})])
 def test_agents_of_agents(recording, provider, asking, kind, more):
     """Sequences, parallel agents and loops are sessions, with one for each run of those that they run."""
@@ -313,6 +318,7 @@ def test_hand_offs_within_a_sequence(recording, provider, asking):
     assert "Triage" == list(walk_sessions(recording.tree))[2].attributes["handed_over_by"]
 
 
+@pytest.mark.captured("google-adk", "Workflow", "sub-agents", added="one line", checks="agents")
 def test_a_workflow(recording, provider, asking):
     """A workflow is a session of its name, with those of its agents in it, and what it comes to as its report."""
     provider.says(RAINS)
@@ -405,6 +411,7 @@ asyncio.run(InMemoryRunner(Agent(name="Triage", model=model, sub_agents=[billing
 """
 
 
+@pytest.mark.captured("google-adk", "Runner", "tools", "sub-agents", "killed", added="--auto", checks=("agents", "calls"))
 def test_a_kill_keeps_the_tree(provider, tmp_path):
     """A program that does not name optree and is killed in a tool leaves the same tree, with what was open not ended."""
     provider.says(HANDS_OFF, ASKS)

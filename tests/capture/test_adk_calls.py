@@ -61,6 +61,7 @@ def asking(provider):
     return Asking(provider)
 
 
+@pytest.mark.captured("google-adk", "Runner", "failed", added="one line", checks="calls")
 def test_a_run_that_fails(recording, provider, sent_by):
     """A refused call is a failed op of the agent's session, which failed with the exception that the program gets."""
     provider.says(Reply({"error": {"code": 404, "message": "no such model", "status": "NOT_FOUND"}}, status=404))
@@ -73,6 +74,7 @@ def test_a_run_that_fails(recording, provider, sent_by):
     assert "no such model" in recording.tree.session.error
 
 
+@pytest.mark.captured("google-adk", "Runner", "retries", added="one line", checks="calls")
 def test_a_call_that_is_tried_again(recording, provider, sent_by):
     """What google-genai sends again after a refusal is an attempt of the same call."""
     provider.says(Reply({"error": {"code": 503, "message": "busy"}}, status=503), RAINS)
@@ -121,6 +123,7 @@ def test_a_cancelled_run(recording, provider, asking):
     assert ["ok", "cancelled"] == [op.status for _, _, op in sorted(walk_ops(recording.tree), key=lambda found: found[2].path)]
 
 
+@pytest.mark.captured("google-adk", "Runner", "cancelled", added="one line", checks=("agents", "calls"))
 @pytest.mark.parametrize("make", [lambda agent: agent, lambda agent: SequentialAgent(name="Team", sub_agents=[agent])])
 def test_a_run_that_the_program_leaves(recording, provider, asking, make):
     """A run whose events the program wants no more of is cancelled, and what was under way in it."""

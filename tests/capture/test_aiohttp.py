@@ -128,6 +128,7 @@ def only_op(recording):
     return op
 
 
+@pytest.mark.captured("aiohttp", "OpenAI's chat", "plain", "streamed", added="one line", checks=("calls", "answers", "tokens"))
 @pytest.mark.parametrize("read", READ, ids=[read.__name__ for read in READ])
 @pytest.mark.parametrize("reply", [CHAT, CHAT_EVENTS], ids=["document", "events"])
 def test_a_call_is_an_op(provider, recording, read, reply):
@@ -275,6 +276,7 @@ def test_a_stream_is_read_on_after_a_pause(provider, recording, hold):
     assert ("ok", Tokens(8, 5, 4, 0, 17, 3)) == (op.status, op.accounting[0].tokens)
 
 
+@pytest.mark.captured("google-genai", "aio.models", "plain", "streamed", added="one line", checks=("calls", "tokens"))
 @pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning")  # what aiohttp says of it
 @pytest.mark.parametrize("streamed", [False, True])
 def test_geminis_asynchronous_client(provider, recording, streamed):

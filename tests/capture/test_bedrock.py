@@ -193,6 +193,15 @@ def only_op(recording):
     return op
 
 
+@pytest.mark.captured(
+    "botocore",
+    "converse, converse_stream, invoke_model, invoke_model_with_response_stream",
+    "plain",
+    "streamed",
+    "cached",
+    added="one line",
+    checks=("calls", "answers", "tokens"),
+)
 @pytest.mark.parametrize(("call", "reply"), CALLS, ids=[call.__name__ for call, _ in CALLS])
 def test_a_call_is_an_op(provider, recording, call, reply):
     """Each way to ask is one op with its answer and its tokens, those from and to the cache beside; the program gets what it would get."""
@@ -207,6 +216,7 @@ def test_a_call_is_an_op(provider, recording, call, reply):
     assert b"It rains" in bytes(op.response.payload)
 
 
+@pytest.mark.captured("botocore", "converse, converse_stream", "plain", "streamed", "thinking", "tools", added="one line", checks="answers")
 @pytest.mark.parametrize(("call", "reply"), CALLS[:2], ids=["whole", "stream"])
 def test_what_converse_says(provider, recording, call, reply):
     """Converse's text, reasoning and tool calls are read as such, whole or streamed; writes for an hour and the tier are kept."""
@@ -268,6 +278,7 @@ def test_a_refusal(provider, recording):
     assert op.error.startswith("ThrottlingException: ")
 
 
+@pytest.mark.captured("botocore", "converse", "retries", added="one line", checks=("calls", "tokens"))
 def test_attempts_are_one_op(provider, recording):
     """What botocore sends again after a refusal is one op, which says how often that was."""
     provider.says(Reply({"message": "wait"}, status=503), Reply(CONVERSE))

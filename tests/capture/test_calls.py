@@ -41,6 +41,10 @@ def only_op(recording):
     return op
 
 
+@pytest.mark.captured(
+    "openai", "chat, responses, completions", "plain", "streamed", "parsed", added="one line", checks=("calls", "answers", "tokens")
+)
+@pytest.mark.captured("anthropic", "messages", "plain", "streamed", added="one line", checks=("calls", "answers", "tokens"))
 @pytest.mark.parametrize(("call", "reply"), CALLS, ids=[call.__name__ for call, _ in CALLS])
 def test_a_call_is_an_op(recording, provider, call, reply):
     """A call is one op with its model, its answer and its tokens, each counted once; the program gets what it would get."""
@@ -70,6 +74,7 @@ def test_the_request_is_recorded(recording, provider):
     assert "gpt-5-2026" == op.accounting[0].actual_model
 
 
+@pytest.mark.captured("openai", "chat", "retries", added="one line", checks="calls")
 def test_attempts_are_one_op(recording, provider, client):
     """What a client sends again after a refusal is one op and one call, with an entry that cost nothing and a log line for each attempt."""
     provider.says(REFUSED, REFUSED, CHAT)
@@ -87,6 +92,7 @@ def test_attempts_are_one_op(recording, provider, client):
     assert ("ok", 200) == (op.status, op.attributes["http.response.status_code"])
 
 
+@pytest.mark.captured("openai", "chat", "retries", "failed", added="one line", checks="calls")
 def test_a_call_that_is_refused_for_good_failed(recording, provider, client):
     """The op of a call whose last attempt was refused is failed, with the exception that the program gets; nothing is counted twice."""
     provider.says(REFUSED)
@@ -220,6 +226,7 @@ def test_two_calls_in_one_op_of_the_programs(recording, provider):
     assert ["planner", "openai-compatible:gpt-5"] == [op.name for op in ops_of(recording)]
 
 
+@pytest.mark.captured("openai", "chat", "streamed", "cancelled", "failed", added="one line", checks=("calls", "answers"))
 def test_a_stream_that_is_broken_off_keeps_what_came(recording, provider, client):
     """A stream that the program closes is cancelled, with the text that came until then, and one that the provider cuts is failed."""
     held = threading.Event()
@@ -291,6 +298,7 @@ def test_tools_that_are_asked_for_are_in_the_answer(recording, provider):
     assert "weather" == choice["message"]["tool_calls"][0]["function"]["name"]
 
 
+@pytest.mark.captured("openai", "chat", "streamed", "at once", added="one line", checks=("calls", "agents"))
 def test_calls_at_once_stand_where_they_are_made(recording, provider):
     """Of 20 sub-agents that call at the same time each has its own call, whole."""
     provider.says(CHAT_EVENTS)

@@ -41,6 +41,7 @@ from tests.capture.claude import (  # noqa: E402
 )
 
 
+@pytest.mark.captured("claude-agent-sdk", "query", "plain", "thinking", added="one line", checks=("agents", "answers"))
 def test_a_query_is_a_session(recording, child):
     """A query is a session with a turn of the prompt; an answer that comes in several messages is one call, whose tokens count once."""
     thinks = {"type": "thinking", "thinking": "what is the sky like", "signature": "x"}
@@ -58,6 +59,7 @@ def test_a_query_is_a_session(recording, child):
     assert [{"role": "user", "content": "Weather?"}] == sent(recording, call)
 
 
+@pytest.mark.captured("claude-agent-sdk", "query", "tools", added="one line", checks=("tools", "calls"))
 def test_tools(recording, child):
     """A call of a tool is an op with arguments, result and error; calls of models around it are not doubled."""
     steps = [
@@ -75,6 +77,7 @@ def test_tools(recording, child):
     assert ["text", "tool_use", "tool_use"] == [block["type"] for block in first["content"]]
 
 
+@pytest.mark.captured("claude-agent-sdk", "ClaudeSDKClient", "plain", added="one line", checks="agents")
 def test_a_client_is_one_session(recording, child):
     """A client that talks on is one session, with a turn of each prompt; what is sent grows."""
     talk(child, "one", "two", steps=[ASKED, INIT, answer("m-1", said("1")), told(), ASKED, INIT, answer("m-2", said("2")), told(2, 0.05)])
@@ -129,6 +132,7 @@ def test_a_session_that_ends_before_the_answer(recording, child):
     assert ("ok", ["two"]) == (alone.tree.session.status, [turn.prompts["user"] for turn in alone.tree.session.turns])
 
 
+@pytest.mark.captured("claude-agent-sdk", "query", "at once", added="one line", checks=("agents", "calls"))
 def test_queries_at_once(recording, child):
     """Queries that run at once are agents beside each other, each with what is its own."""
     (other := Child(child.path.parent / "other")).does(
@@ -210,6 +214,7 @@ def test_prompts_that_are_streamed(recording, child):
     assert [("one", "ok", 2), ("two", "ok", 2)] == [(turn.prompts["user"], turn.status, len(turn.ops)) for turn in turns]
 
 
+@pytest.mark.captured("claude-agent-sdk", "query", "streamed", added="one line", checks=("calls", "answers", "tokens", "price"))
 def test_a_stream_of_events(recording, child):
     """With partial messages the text and the tokens come as a stream: the call has them from there, and is not doubled by its messages."""
     begun = {"id": "m-1", "type": "message", "role": "assistant", "model": MODEL, "content": [], "usage": USAGE}
@@ -228,6 +233,7 @@ def test_a_stream_of_events(recording, child):
     assert [said("It rains")] == decode(op_of(recording, MODEL).response.payload)["content"]
 
 
+@pytest.mark.captured("claude-agent-sdk", "query", "sub-agents", "tools", added="one line", checks=("agents", "calls", "price"))
 def test_sub_agents(recording, child):
     """A sub-agent is a child session with calls and tools of its own and its last words as its report; one that fails has its error."""
     steps = [

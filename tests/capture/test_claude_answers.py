@@ -30,6 +30,7 @@ from tests.capture.claude import (
 )
 
 
+@pytest.mark.captured("claude-agent-sdk", "query", "cached", added="one line", checks=("tokens", "price"))
 def test_the_bill_adds_up(recording, child):
     """What the result tells beyond the calls stands at the result; the calls cost 0 then, as their entries say; nothing is unknown."""
     ask(child, ASKED, INIT, answer("m-1", calls("Read")), returned("here"), answer("m-2", said("It rains")), told(2, 0.02, 90))
@@ -54,6 +55,7 @@ def test_a_cost_that_is_not_told(recording, child):
     assert ({"1.1": [(call_of(1), None)]}, (0.0, 0, 1)) == costs(recording)
 
 
+@pytest.mark.captured("claude-agent-sdk", "ClaudeSDKClient", "cached", added="one line", checks=("tokens", "price"))
 def test_sums_of_several_turns(recording, child):
     """Results tell sums since the child began, or since the conversation was reset: each turn costs what is new."""
     reset = {"say": {"type": "conversation_reset", "new_conversation_id": "n", "uuid": "u", "session_id": "s-1"}}

@@ -68,6 +68,7 @@ def test_results_that_are_errors(recording, child, result, expected):
     assert 0.02 == session.totals.cost_usd
 
 
+@pytest.mark.captured("claude-agent-sdk", "query", "failed", added="one line", checks=("calls", "price"))
 def test_a_call_that_the_provider_refused(recording, child):
     """A call that brought no answer is an op that failed, with its class; attempts before it are said. A refused one cost nothing."""
     retry = system("api_retry", attempt=1, max_retries=10, retry_delay_ms=1, error_status=429, error="rate_limit")
@@ -101,6 +102,7 @@ def test_a_child_that_just_ends(recording, child):
     assert [("1.1", "llm", MODEL, "failed")] == shape(recording)
 
 
+@pytest.mark.captured("claude-agent-sdk", "query", "cancelled", added="one line", checks="calls")
 def test_a_program_that_stops_reading(recording, child):
     """Where the program leaves before the end, all that is open is cancelled; it gets no exception."""
 
@@ -244,6 +246,7 @@ def test_optree_that_is_switched_off(child):
         uninstrument()
 
 
+@pytest.mark.captured("claude-agent-sdk", "query", "tools", "killed", added="--auto", checks=("calls", "tokens"))
 def test_a_program_that_is_not_changed(child, tmp_path):
     """`optree run --auto` records a program that does not name optree; one that is killed meanwhile has what came, with its tokens."""
     line = CommandLine(tmp_path)

@@ -38,6 +38,7 @@ def model(provider):
     return served_by(provider)
 
 
+@pytest.mark.captured("crewai", "crews", "tools", added="one line", checks=("agents", "calls", "tokens"))
 def test_a_crew_is_a_session(recording, provider, model):
     """A crew's run is a session of its name, a task an op in it, and what an agent does for the task is the agent's session."""
     provider.says(CHAT_TOOL, CHAT)
@@ -108,6 +109,7 @@ def test_each_input_is_a_run(recording, way):
     assert (3, 9) == (session.totals.llm_requests, session.totals.input_tokens)
 
 
+@pytest.mark.captured("crewai", "crews", "at once", added="one line", checks=("agents", "calls"))
 def test_tasks_at_once(recording):
     """Tasks that run at once are siblings, each with its agent and the call of that."""
     barrier = threading.Barrier(3, timeout=30)
@@ -127,6 +129,7 @@ def test_tasks_at_once(recording):
     assert "ok" == recording.tree.session.status
 
 
+@pytest.mark.captured("crewai", "flows", "sub-agents", added="one line", checks=("agents", "calls"))
 def test_a_flow(recording, provider, model):
     """A flow is a session of its name, its methods are ops with what they are given and return, and crews in them are sub-agents."""
     provider.says(CHAT)
@@ -227,6 +230,7 @@ def test_a_guardrail_that_never_lets_go(recording):
     assert "too short" in session.error
 
 
+@pytest.mark.captured("crewai", "crews", "retries", added="one line", checks=("agents", "calls"))
 def test_an_agent_that_tries_again(recording):
     """An agent's attempt that fails is a failed session beside the one that succeeds."""
     assert "It rains" == ask(crew_of(scripted(RuntimeError("busy"), "It rains")))
@@ -249,6 +253,7 @@ def test_an_agent_alone(recording, provider, model):
     assert ("ok", {"user": "Weather?"}) == (session.status, session.turns[0].prompts)
 
 
+@pytest.mark.captured("crewai", "crews", "sub-agents", added="one line", checks=("agents", "tools"))
 def test_work_that_is_delegated(recording):
     """What an agent delegates to a coworker is that one's session, in the op of the tool that delegates."""
     arguments = '{"task": "Look", "context": "Athens", "coworker": "forecaster"}'

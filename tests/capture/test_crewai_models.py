@@ -132,6 +132,9 @@ def test_a_model_whose_answer_is_an_object(recording):
     assert '{"rain": true}' == decode(calls_of(recording)[0].response.payload)["choices"][0]["message"]["content"]
 
 
+@pytest.mark.captured(
+    "crewai", "LLM, by OpenAI's and Anthropic's clients and LiteLLM", "plain", "streamed", added="one line", checks=("calls", "answers")
+)
 def test_models_of_crewai(recording, provider, model):
     """The models of CrewAI are recorded on the wire, once: OpenAI's and Anthropic's clients, streams, and LiteLLM."""
     with optree.session("lead") as session, optree.turn(user="Weather?"):
@@ -148,6 +151,7 @@ def test_models_of_crewai(recording, provider, model):
     assert (4, 32) == (session.totals.llm_requests, session.totals.input_tokens)
 
 
+@pytest.mark.captured("crewai", "crews", "failed", added="one line", checks="calls")
 def test_a_model_that_fails(recording, provider, model):
     """A refused call is one failed op, its agent, task and crew failed with it, and the program gets CrewAI's exception."""
     provider.says(REFUSED)
@@ -245,6 +249,7 @@ print(Crew(agents=[agent], tasks=[Task(description="Weather?", expected_output="
 """
 
 
+@pytest.mark.captured("crewai", "crews", "tools", "killed", added="--auto", checks="calls")
 def test_a_kill_keeps_the_tree(provider, tmp_path):
     """A program that does not name optree and is killed in a tool leaves the same tree, with what was open not ended."""
     provider.says(CHAT_TOOL)

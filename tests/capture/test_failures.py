@@ -1,5 +1,7 @@
 """Why calls failed: seven classes, the same for all providers, in the tree and in spans."""
 
+import json
+
 import httpx
 import openai
 import pytest
@@ -80,3 +82,23 @@ def test_what_went_well_at_last_has_none(recording):
         client.with_options(max_retries=1).chat.completions.create(**ASKED)
     [op] = [op for _, _, op in walk_ops(recording.tree)]
     assert ("ok", None) == (op.status, op.attributes.get("error.type"))
+
+
+FAILED = {"status": "failed", "output": [], "error": {"code": "server_error", "message": "Something broke"}, "usage": {"input_tokens": 7}}
+LAST_EVENTS = [
+    {"type": "response.failed", "response": {"object": "response", "model": "gpt-5", **FAILED}},
+    {"type": "error", "code": "server_error", "message": "Something broke", "param": None},
+]
+
+
+@pytest.mark.parametrize("event", LAST_EVENTS, ids=[event["type"] for event in LAST_EVENTS])
+def test_a_stream_of_responses_that_fails(recording, event):
+    """A stream of OpenAI's responses whose last event says that it failed is a failed op, with the tokens that are told."""
+    sent = httpx.Response(200, headers={"content-type": EVENTS}, text=f"data: {json.dumps(event)}\n\n")
+    transport = httpx.MockTransport(lambda _: sent)
+    with optree.session("agent"), optree.turn(), httpx.Client(transport=transport) as client:
+        client.post("https://api.openai.com/v1/responses", json={"model": "gpt-5", "input": "Weather?", "stream": True})
+    [op] = [op for _, _, op in walk_ops(recording.tree)]
+    assert ("failed", "Something broke", "model") == (op.status, op.error, op.attributes["error.type"])
+    told = op.accounting[0].tokens
+    assert (7 if "response" in event else None) == (None if told is None else told.input_tokens)

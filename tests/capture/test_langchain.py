@@ -98,6 +98,7 @@ def calls_of(recording):
     return [op for op in ops_of(recording) if op.kind == "llm"]
 
 
+@pytest.mark.captured("langgraph", "graphs", "tools", added="one line", checks=("agents", "calls", "tokens"))
 def test_a_graph_is_a_session(recording, provider, model):
     """A graph's run is a session of its name, with the question as turn and the answer as report; nodes, tools and calls are within."""
     provider.says(CHAT_TOOL, CHAT)
@@ -180,6 +181,7 @@ def test_async(recording, provider):
     assert ("rain in Athens", op.path) == (decode(op.response.payload), inner.parent_op)
 
 
+@pytest.mark.captured("langgraph", "graphs", "streamed", added="one line", checks=("agents", "calls"))
 @pytest.mark.parametrize("mode", ["values", "updates", "messages"])
 def test_a_streamed_graph(recording, provider, model, mode):
     """A graph whose stream the program reads is the same tree; with its messages streamed, so is the answer."""
@@ -193,6 +195,7 @@ def test_a_streamed_graph(recording, provider, model, mode):
     assert optree.current_session() is None
 
 
+@pytest.mark.captured("langgraph", "graphs", "streamed", "cancelled", added="one line", checks="agents")
 def test_a_stream_that_is_left(recording, provider, model):
     """A graph whose stream the program does not read to its end is cancelled, and nothing of it stays current."""
     provider.says(CHAT_TOOL, CHAT)
@@ -215,6 +218,7 @@ def test_a_chain(recording, provider, model):
     assert 1 == len(calls_of(recording))
 
 
+@pytest.mark.captured("langchain-core", "chains", "streamed", added="one line", checks="calls")
 def test_a_chain_that_is_streamed(recording, provider, model):
     """A chain whose stream the program reads is one session too, with its call once; what the program records meanwhile is not lost."""
     provider.says(CHAT_EVENTS)
@@ -255,6 +259,7 @@ def test_a_model_alone(recording, provider, model):
     ]
 
 
+@pytest.mark.captured("langchain-core", "chains", "at once", added="one line", checks="calls")
 def test_branches_at_once(recording, provider, model):
     """The branches of a parallel step are siblings of their names, each with its own call."""
     provider.says(CHAT)
@@ -289,6 +294,7 @@ class Cities(TypedDict):
     said: Annotated[list, operator.add]
 
 
+@pytest.mark.captured("langgraph", "graphs", "at once", added="one line", checks="calls")
 def test_nodes_at_once(recording, provider, model):
     """Nodes that run at once are siblings, each with its own call and its own step."""
     provider.says(CHAT)
@@ -302,6 +308,7 @@ def test_nodes_at_once(recording, provider, model):
     assert 3 == recording.tree.session.totals.llm_requests
 
 
+@pytest.mark.captured("langgraph", "graphs", "sub-agents", added="one line", checks=("agents", "calls"))
 def test_a_graph_within_a_graph(recording, provider, model):
     """A graph that is a node of another one, and one that a node calls, are sub-agents' sessions; none is taken for its own caller."""
     provider.says(CHAT)
@@ -336,6 +343,7 @@ def test_an_interrupt_is_no_error(recording):
     assert ["ok", "ok"] == [op.status for op in ops_of(recording, "check")]
 
 
+@pytest.mark.captured("langchain-core", "chains without a model", "retries", added="one line", checks="calls")
 def test_retries_and_fallbacks(recording):
     """Each attempt of a step that is retried is an op, those that failed with their errors; so is what is fallen back from."""
     tried = []
@@ -385,6 +393,7 @@ def test_a_model_in_an_op_of_the_programs(recording):
     assert b"It rains" in bytes(op.response.payload)
 
 
+@pytest.mark.captured("langgraph", "graphs", "failed", added="one line", checks="calls")
 def test_a_model_that_fails(recording, provider, model):
     """A refused call is one failed op, and the program gets its client's exception."""
     provider.says(REFUSED)
@@ -409,6 +418,7 @@ def test_a_retriever(recording):
     assert b"about rain" in bytes(op.response.payload)
 
 
+@pytest.mark.captured("langchain-core", "models and tools", "tools", added="one line", checks="calls")
 def test_a_loop_of_the_programs_own(recording, provider, model):
     """A program that calls model and tools itself, without a session, has one, with the tool in the turn that asked for it."""
     provider.says(CHAT_TOOL, CHAT)
@@ -486,6 +496,7 @@ print(graph.compile(name="forecaster").invoke({"messages": [("user", "Weather?")
 """
 
 
+@pytest.mark.captured("langgraph", "graphs", "tools", "killed", added="--auto", checks=("agents", "calls"))
 def test_a_kill_keeps_the_tree(provider, tmp_path):
     """A program that does not name optree and is killed in a tool leaves the same tree, with what was open not ended."""
     provider.says(CHAT_TOOL)

@@ -186,6 +186,7 @@ def sessions_of(line):
     return [load(txn, Directory.of(line.base)).session for txn in sorted(line.txns())]
 
 
+@pytest.mark.captured("mcp", "ClientSession, by stdio, SSE and HTTP", "tools", "sub-agents", "at once", added="one line", checks="agents")
 @pytest.mark.parametrize("transport", ["stdio", "sse", "http"])
 def test_what_a_server_does_joins_the_session(line, transport):
     """Sub-agents and tools behind a server are in the op that called it, by each transport, also calls at once (S4-49, S4-141)."""
@@ -208,6 +209,7 @@ def test_a_server_that_takes_no_part(line):
     assert {"reader", "shelf"} == {session.agent_id for session in others}
 
 
+@pytest.mark.captured("mcp", "ClientSession", "tools", added="one line", checks="tools")
 def test_a_call_is_an_op(recording):
     """A call has its arguments, its result, sizes, server and tool, and the program gets what it would get (S4-49)."""
     with optree.session("lead"), optree.turn():
@@ -233,6 +235,7 @@ def test_a_text_alone_is_the_result(recording):
     assert ("2", {"arguments": {"messages": ["a", "b"]}}) == (decode(op.response.payload), decode(op.request.payload))
 
 
+@pytest.mark.captured("mcp", "ClientSession", "failed", added="one line", checks="tools")
 def test_an_error_of_the_tool(recording):
     """A result that says it is an error is a failed op; the program gets that result (S4-49)."""
     with optree.session("lead"), optree.turn():

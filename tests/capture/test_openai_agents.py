@@ -114,6 +114,7 @@ def op_of(recording, name):
     return next(op for _, _, op in walk_ops(recording.tree) if op.name == name)
 
 
+@pytest.mark.captured("openai-agents", "Runner", "plain", added="one line", checks=("agents", "calls", "tokens"))
 def test_a_run_is_a_session(recording, provider):
     """A run is a session with the agent's name, a turn of what was asked, and the call in it, whose tokens count once."""
     provider.says(RAINS)
@@ -141,6 +142,7 @@ def test_run_sync(recording, provider):
     assert ("Forecaster", [("1.1", "llm", "gpt-5", "ok")]) == (recording.tree.session.agent_id, shape(recording))
 
 
+@pytest.mark.captured("openai-agents", "Runner", "streamed", "tools", added="one line", checks=("agents", "calls"))
 def test_a_streamed_run(recording, provider):
     """A run whose events the program follows is the same tree, ended when the run is, with what it came to."""
     provider.says(streamed(calls("weather", '{"city": "Athens"}')), streamed(says("It rains")))
@@ -178,6 +180,7 @@ def test_a_tool_that_raises_failed(recording, provider):
     assert "ok" == recording.tree.session.status
 
 
+@pytest.mark.captured("openai-agents", "Runner", "tools", "at once", added="one line", checks="tools")
 def test_tools_that_run_at_once(recording, provider):
     """Tools that one answer asks for are siblings, each with what was done in it."""
     cities = ["Athens", "Rome", "Oslo"]
@@ -189,6 +192,7 @@ def test_tools_that_run_at_once(recording, provider):
     assert sorted(op.path for op in tools) == sorted(inner)
 
 
+@pytest.mark.captured("openai-agents", "Runner", "sub-agents", added="one line", checks=("agents", "calls"))
 def test_a_hand_off_is_a_sub_agent(recording, provider):
     """The agent that gets the conversation has a session in that of the run, with who handed it over, and its calls in it."""
     provider.says(HANDS_OFF, RAINS)
@@ -211,6 +215,7 @@ def test_a_conversation_that_comes_back(recording, provider):
     assert [("1.1", "llm"), ("1.2", "session"), ("1.2.1.1", "llm"), ("1.3", "llm")] == sorted(one[:2] for one in shape(recording))
 
 
+@pytest.mark.captured("openai-agents", "Runner", "sub-agents", added="one line", checks=("agents", "calls"))
 def test_an_agent_as_a_tool(recording, provider):
     """An agent that another one calls as a tool is a session within the tool's op, with its own input as its turn."""
     provider.says(Reply(body(calls("ask_forecaster", '{"input": "Rain?"}'))), RAINS, RAINS)
@@ -264,6 +269,7 @@ def test_a_streamed_run_that_a_guardrail_ends(recording, provider):
     assert "OutputGuardrailTripwireTriggered" in recording.tree.session.error
 
 
+@pytest.mark.captured("openai-agents", "Runner", "at once", added="one line", checks=("agents", "calls"))
 def test_runs_at_once(recording, provider):
     """Runs at once within a session of the program's are sub-agents of it, each with its own turn and call."""
     provider.says(RAINS)
@@ -280,6 +286,7 @@ def test_runs_at_once(recording, provider):
     assert [1] * 5 == [child.totals.llm_requests for child in children]
 
 
+@pytest.mark.captured("openai-agents", "Runner", "failed", added="one line", checks=("agents", "calls"))
 def test_a_run_that_fails(recording, provider):
     """A refused call is a failed op of the agent's session, which failed with the exception that the program gets."""
     provider.says(Reply({"error": {"message": "no such model"}}, status=404))
@@ -346,6 +353,7 @@ def test_a_call_that_is_not_seen_on_the_wire(recording):
     assert b"Weather!" in bytes(op.response.payload)
 
 
+@pytest.mark.captured("openai-agents", "Runner, by OpenAI's chat", "plain", added="one line", checks="calls")
 def test_chat_completions(recording, provider):
     """A model by OpenAI's chat is one op too, though the SDK's span tells of the same call."""
     usage = {"prompt_tokens": 12, "completion_tokens": 5, "total_tokens": 17}
@@ -464,6 +472,7 @@ print(asyncio.run(agents.Runner.run(agents.Agent(name="Triage", model="gpt-5", h
 """
 
 
+@pytest.mark.captured("openai-agents", "Runner", "tools", "sub-agents", "killed", added="--auto", checks=("agents", "calls"))
 def test_a_kill_keeps_the_tree(provider, tmp_path):
     """A program that does not name optree and is killed in a tool leaves the same tree, with what was open not ended."""
     provider.says(HANDS_OFF, ASKS)

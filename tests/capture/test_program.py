@@ -64,6 +64,7 @@ def run(line, *arguments):
     return process.returncode, said
 
 
+@pytest.mark.captured("openai", "chat", "tools", added="one line", checks="calls")
 def test_a_program_without_sessions_has_one(line, provider):
     """All calls of a script are in one session with its name, a turn for each question and the calls to answer it."""
     provider.says(CHAT_TOOL, CHAT, CHAT)
@@ -82,6 +83,7 @@ def test_a_program_that_raises_failed(line, provider):
     assert ("failed", "RuntimeError: broken") == (session.status, session.error)
 
 
+@pytest.mark.captured("openai", "chat", "streamed", "killed", added="one line", checks=("calls", "answers"))
 def test_a_kill_keeps_what_was_streamed(line, provider):
     """What a stream has brought before a kill is in the journal, as a partial answer."""
     provider.says(Reply(*CHAT_EVENTS.pieces[:2], b"", kind=CHAT_EVENTS.kind, short=1))

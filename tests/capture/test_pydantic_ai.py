@@ -108,6 +108,7 @@ def failure(op):
     return op.status, op.error, (op.attributes or {}).get("error.type")
 
 
+@pytest.mark.captured("pydantic-ai-slim", "agents", "plain", added="one line", checks=("agents", "calls", "tokens"))
 def test_a_run_is_a_session(recording, provider, model):
     """A run is a session with the agent's name, a turn of what was asked, and the call in it, whose tokens count once."""
     provider.says(CHAT)
@@ -186,6 +187,7 @@ async def by_handler(agent):
     return (await agent.run("Weather?", event_stream_handler=handle)).output
 
 
+@pytest.mark.captured("pydantic-ai-slim", "agents", "streamed", "tools", added="one line", checks=("agents", "calls", "tokens"))
 @pytest.mark.parametrize("function", [by_run_stream, by_events, by_handler])
 def test_a_streamed_run(recording, provider, model, function):
     """A run that is streamed, in each way that there is, is the same tree, with what it came to."""
@@ -196,6 +198,7 @@ def test_a_streamed_run(recording, provider, model, function):
     assert (2, 16) == (session.totals.llm_requests, session.totals.input_tokens)
 
 
+@pytest.mark.captured("pydantic-ai-slim", "agents", "streamed", "cancelled", added="one line", checks="calls")
 def test_a_stream_that_is_left(recording, provider, model):
     """A stream that the program leaves early ends the run in order, and the call as cancelled."""
     hold = threading.Event()
@@ -222,6 +225,7 @@ def test_tools_have_arguments_and_results(recording, provider, model):
     assert ("tool", op.path, "ok") == (inner.kind, inner.parent_op, op.status)
 
 
+@pytest.mark.captured("pydantic-ai-slim", "agents", "tools", "at once", added="one line", checks="tools")
 def test_tools_that_run_at_once(recording, provider, model):
     """Tools that one answer asks for are siblings, each with what was done in it."""
     cities = ["Athens", "Rome", "Oslo"]
@@ -233,6 +237,7 @@ def test_tools_that_run_at_once(recording, provider, model):
     assert sorted(op.path for op in tools) == sorted(inner)
 
 
+@pytest.mark.captured("pydantic-ai-slim", "agents", "sub-agents", added="one line", checks=("agents", "calls"))
 def test_an_agent_within_a_tool(recording, provider, model):
     """An agent that a tool of another one runs is a session within the tool's op, with its own input as its turn."""
     provider.says(asks(calling("forecast", '{"question": "Rain?"}')), CHAT, CHAT)
@@ -265,6 +270,7 @@ def test_runs_at_once(recording, provider, model):
     assert [1] * 5 == [child.totals.llm_requests for child in children]
 
 
+@pytest.mark.captured("pydantic-ai-slim", "agents", "tools", "retries", added="one line", checks="tools")
 def test_a_tool_that_asks_the_model_to_try_again(recording, provider, model):
     """A tool's `ModelRetry` is the failure of that op, and the next call is an op of its own; the run goes on."""
     provider.says(ASKS, asks(calling("weather", '{"city": "Rome"}', "call-2")), CHAT)
@@ -347,6 +353,7 @@ OUTPUTS = {
 }
 
 
+@pytest.mark.captured("pydantic-ai-slim", "agents", "parsed", "retries", added="one line", checks="calls")
 @pytest.mark.parametrize(("kind", "retries"), [("tool", 1), ("text", 1), ("tool", 0), ("text", 0)])
 def test_an_output_that_does_not_fit(recording, provider, model, kind, retries):
     """An answer that is no output of the type asked for is a failed op with what came; one that is has none, and is the report."""
@@ -397,6 +404,7 @@ def test_an_output_function(recording, provider, model):
     assert op.path == next(one.parent_op for _, _, one in walk_ops(recording.tree) if one.child_session is child)
 
 
+@pytest.mark.captured("pydantic-ai-slim", "agents", "failed", added="one line", checks="calls")
 def test_a_run_that_fails(recording, provider, model):
     """A refused call is a failed op of the agent's session, which failed with the exception that the program gets."""
     provider.says(Reply({"error": {"message": "no such model"}}, status=404))
@@ -427,6 +435,14 @@ class Unchanged(AbstractCapability):
         raise error
 
 
+@pytest.mark.captured(
+    "pydantic-ai-slim",
+    "agents, by OpenAI's chat and responses, and Anthropic's messages",
+    "plain",
+    "streamed",
+    added="one line",
+    checks=("calls", "tokens"),
+)
 @pytest.mark.parametrize("is_streamed", [False, True])
 @pytest.mark.parametrize("name", ["chat", "responses", "messages"])
 def test_each_client_is_counted_once(recording, provider, model, name, is_streamed):

@@ -13,6 +13,7 @@ from optree.capture import LIBRARIES, START
 from optree.store import Directory
 from optree.store.recovery import load
 from tests.capture.calls import CHAT
+from tests.capture.websocket_model import HEARS, SAID, of_responses
 from tests.cli.conftest import CommandLine
 
 AGENT = """
@@ -137,3 +138,22 @@ def test_it_is_on_as_any_switch(line, value, is_on):
     run = subprocess.run([sys.executable, "-c", ask], env=environment, capture_output=True, text=True, check=True)
     said = line("instrument", env={"OPTREE_AUTO": value}).stdout
     assert (f"{is_on}\n", True) == (run.stdout, f"OPTREE_AUTO is {'on' if is_on else 'off'}" in said)
+
+
+TALKS = """
+import json, sys
+from websockets.sync.client import connect
+with connect(sys.argv[1]) as connection:
+    connection.send(json.dumps({"type": "response.create", "model": "gpt-5", "input": "Weather?"}))
+    while json.loads(connection.recv())["type"] != "response.completed":
+        continue
+"""
+
+
+def test_a_program_with_a_websocket_alone(line, model):
+    """A program that imports no other library than websockets is recorded too."""
+    model.says(HEARS, *of_responses(SAID))
+    (line.folder / "talks.py").write_text(TALKS)
+    line("run", "--auto", "--", sys.executable, "talks.py", f"ws://{model.url}/responses")
+    session = session_of(line)
+    assert ("talks", "ok", 1, 8) == (session.agent_id, session.status, session.totals.llm_requests, session.totals.input_tokens)

@@ -143,6 +143,14 @@ def client(kind, body):
     return httpx.Client(transport=httpx.MockTransport(lambda _: httpx.Response(200, headers={"content-type": kind}, content=body.encode())))
 
 
+@pytest.mark.captured(
+    "httpx",
+    "requests as those of completions, Gemini, Ollama, Cohere, Mistral, OpenRouter",
+    "plain",
+    "streamed",
+    added="one line",
+    checks=("calls", "answers", "tokens"),
+)
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize(("url", "sent", "kind", "body", "name", "tokens"), CASES)
 def test_a_provider(recording, url, sent, kind, body, name, tokens, streamed):
@@ -163,6 +171,7 @@ def test_a_provider(recording, url, sent, kind, body, name, tokens, streamed):
     assert (0.25 if "openrouter" in url else None) == op.accounting[0].cost_usd
 
 
+@pytest.mark.captured("httpx", "requests as those of Cohere, Mistral", "streamed", "thinking", "tools", added="one line", checks="answers")
 @pytest.mark.parametrize(
     ("url", "body", "thought"),
     [

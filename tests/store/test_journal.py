@@ -299,10 +299,13 @@ def test_only_what_was_not_synced_is_written_again(begin):
 class Halving(OS):
     """Loses the second half of the file whose sync it fails, once it is told to."""
 
-    losing = False
+    losing = refusing = False
 
     def datasync(self, fd):
-        """Sync, or cut and refuse."""
+        """Sync, or cut and refuse, or only refuse."""
+        if self.refusing:
+            self.refusing = False
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
         if self.losing:
             self.losing = False
             os.ftruncate(fd, os.fstat(fd).st_size // 2)
@@ -328,6 +331,33 @@ def test_what_a_failed_sync_has_lost_is_counted(begin, killed, monkeypatch):
     assert store.flush("snapshot")
     assert (True, 0) == (store.flush("sync"), store.unwritten)
     assert [] == load("txn-1", killed()).damage.lost()
+
+
+def test_what_a_failed_sync_has_lost_is_counted_once(begin, killed, monkeypatch):
+    """A further sync that fails, and loses nothing, counts nothing again; what else is missing before the gap is told beside it."""
+    monkeypatch.setattr(upkeep, "SYNC_SECONDS", 60.0)
+    system = Halving()
+    builder, store = begin(system=system, sync="write")
+    builder.begin_turn()
+    assert store.flush("sync")
+    first, synced = store.journal.path, store.journal.last
+    busy(builder, 10)
+    system.losing = True
+    assert not store.flush("sync")
+    assert not store.flush("sync")
+    gone = store.journal.dropped
+    system.refusing = True
+    busy(builder, 1)
+    assert not store.flush("sync")
+    store.flush("sync")
+    assert (gone, gone) == (store.journal.dropped, store.unwritten)
+    assert [gone] == [line["dropped"] for line in lines(store.journal.path) if line["t"] == "gap"]
+    image = killed()
+    cut = image.live("txn-1") / first.name
+    whole = [line for line in cut.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+    kept = [line for line in whole if b'"t":"journal"' in line or msgspec.json.decode(line)["n"] < synced]
+    cut.write_bytes(b"".join(kept))
+    assert [f"records {synced} to {synced} are missing"] == [flaw.said for flaw in load("txn-1", image).damage.flaws]
 
 
 def test_what_a_full_disk_took_before_is_synced(begin):

@@ -590,6 +590,25 @@ def test_the_file_of_a_budget_is_removed_after_an_hour(script, directory, minute
         assert is_left == path.exists()
 
 
+def test_what_a_child_accounts_for_in_its_parents_call(finished):
+    """A forked process tells what it took in a call that its parent has open: the budget has both parts, and one call."""
+    code, out, err = finished(
+        """
+        with optree.session("lead"), optree.turn(), optree.budget(usd=10.0) as budget:
+            with optree.llm(provider="p", model="m") as op:
+                op.account(input_tokens=1, output_tokens=1, cost_usd=0.25)
+                if (child := os.fork()) == 0:
+                    op.account(input_tokens=1, output_tokens=1, cost_usd=0.5)
+                    os._exit(0 if optree.flush() else 1)
+                assert 0 == os.waitpid(child, 0)[1]
+            print(budget.used["usd"], budget.used["calls"])
+        assert optree.flush("snapshot", 30)
+        print(optree.load("last").session.totals.cost_usd)
+        """
+    )
+    assert (0, "", "0.75 1\n0.75\n") == (code, err, out)
+
+
 FORKING = """
 import itertools, signal
 calls = itertools.count()

@@ -1,4 +1,4 @@
-"""A signal's handler that forks while a root session begins: parent and child both go on, and nothing of either is lost or doubled."""
+"""A signal's handler that forks while a session begins or ends: parent and child both go on, and nothing of either is lost or doubled."""
 
 import json
 import os
@@ -49,16 +49,16 @@ def fork_at(number, child_first):
 
     signal.signal(signal.SIGUSR1, handler)
     name = f"{number} {'child' if child_first else 'parent'} first"
-    beginning = optree.session(name)
-    sys.settrace(trace)
-    with beginning as session, optree.turn():
-        sys.settrace(None)
+    def record(txn):
         mine = name + (" (parent)" if os.getpid() == me else " (child)")
         with optree.llm(provider="p", model="m") as op:
             op.account(input_tokens=1, output_tokens=1, cost_usd=0.25)
             op.response(mine)
         if optree.flush():
-            acknowledged.append((session.txn, op.path, mine))
+            acknowledged.append((txn, op.path, mine))
+
+    SCENARIO
+    mine = name + (" (parent)" if os.getpid() == me else " (child)")
     is_saved = optree.flush("snapshot", 30)
     if not (is_saved and optree.health()["ok"]):
         wrong.append((mine, is_saved, optree.health()["problems"]))
@@ -83,11 +83,34 @@ with open(sys.argv[3], "a") as told:
 """
 
 
-def check(tmp_path, every, first):
+ROOT_BEGINS = """
+    beginning = optree.session(name)
+    sys.settrace(trace)
+    with beginning as session, optree.turn():
+        sys.settrace(None)
+        record(session.txn)
+"""
+AGENT_BEGINS = """
+    with optree.session(name) as session, optree.turn():
+        beginning = optree.session("agent")
+        sys.settrace(trace)
+        with beginning, optree.turn():
+            sys.settrace(None)
+            record(session.txn)
+"""
+ROOT_ENDS = """
+    with optree.session(name) as session, optree.turn():
+        record(session.txn)
+        sys.settrace(trace)
+    sys.settrace(None)
+"""
+
+
+def check(tmp_path, scenario, every, first):
     """Run it, and hold what is on disk to what was acknowledged; returns how many sessions were begun."""
     told = tmp_path / "told"
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(every), str(first), told],
+        [sys.executable, "-c", PROGRAM.replace("    SCENARIO", scenario), str(every), str(first), told],
         env={**os.environ, "OPTREE_BASE_DIR": str(tmp_path), "OPTREE_CONSOLE": "off", "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"},
         capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
@@ -102,8 +125,8 @@ def check(tmp_path, every, first):
     found = [
         (txn, op.path, json.loads(bytes(op.response.payload)))
         for txn, one in loaded.items()
-        for turn in one.session.turns
-        for op in turn.ops
+        for *_, op in optree.walk_ops(one.session)
+        if op.kind == "llm"
     ]
     assert Counter(acknowledged) == Counter(found)
     bill = [json.loads(line)["id"] for line in (tmp_path / "accounting.jsonl").read_text().splitlines()]
@@ -111,12 +134,14 @@ def check(tmp_path, every, first):
     return len(found)
 
 
-def test_a_fork_in_the_begin_of_a_session(tmp_path):
-    """At some of the calls that begin a session: both record, each its own, and the bill has each call once."""
-    assert 20 < check(tmp_path, 19, 3)
+@pytest.mark.parametrize(("scenario", "every", "fewest"), [(ROOT_BEGINS, 19, 20), (AGENT_BEGINS, 9, 8), (ROOT_ENDS, 7, 8)])
+def test_a_fork_where_a_session_begins_or_ends(tmp_path, scenario, every, fewest):
+    """At some of the calls there: both record, each its own, and the bill has each call once."""
+    assert fewest < check(tmp_path, scenario, every, 3)
 
 
 @pytest.mark.slow
-def test_a_fork_anywhere_in_the_begin_of_a_session(tmp_path):
+@pytest.mark.parametrize(("scenario", "fewest"), [(ROOT_BEGINS, 400), (AGENT_BEGINS, 100), (ROOT_ENDS, 60)])
+def test_a_fork_anywhere_where_a_session_begins_or_ends(tmp_path, scenario, fewest):
     """The same at each of them."""
-    assert 400 < check(tmp_path, 1, 1)
+    assert fewest < check(tmp_path, scenario, 1, 1)

@@ -1,0 +1,216 @@
+"""Websockets to a model, recorded: those of the package `websockets`, of asyncio and of threads, and those of aiohttp's client.
+
+What passes is told by its content: JSON with the types of events of OpenAI's realtime and responses interfaces. All else is left alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Final, Self
+from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
+
+from optree.capture.bodies import MOST_BYTES, loads
+from optree.capture.hooks import Hook, SentRequest, await_within, run_within
+from optree.capture.realtime import ModelResponse, ModelSocket
+from optree.capture.replay import ACTIVE
+from optree.interrupts import pass_on
+from optree.tracing.faults import guarded
+from optree.values import is_object
+
+_TYPE: Final = r'"type"\s*:\s*"(?:session|conversation|response|input_audio_buffer|error)\b'
+_TYPE_IN_TEXT: Final = re.compile(_TYPE)
+_TYPE_IN_BYTES: Final = re.compile(_TYPE.encode())
+_BLANKS: Final = 64
+_Place = Callable[[Any], tuple[str, str] | None]
+"""Returns host and path of a connection; None of one that is not a client's."""
+_sockets: WeakKeyDictionary[Any, ModelSocket] = WeakKeyDictionary()
+"""By connection, those to a model."""
+
+
+def asyncio_connection(module: ModuleType, is_on: Callable[[], bool]) -> list[Hook]:
+    """Hook connections of websockets in asyncio. Nothing is done if not *is_on*."""
+    return _connection(module.Connection, is_on, await_within)
+
+
+def sync_connection(module: ModuleType, is_on: Callable[[], bool]) -> list[Hook]:
+    """Hook connections of websockets in threads."""
+    return _connection(module.Connection, is_on, run_within)
+
+
+def aiohttp_client(module: ModuleType, is_on: Callable[[], bool]) -> list[Hook]:
+    """Hook websockets of aiohttp's client."""
+    owner = module.ClientWebSocketResponse
+    sends = functools.partial(_sending, is_on, _place_in_aiohttp)
+    return [
+        (owner, "send_str", await_within(owner.send_str, sends)),
+        (owner, "send_bytes", await_within(owner.send_bytes, sends)),
+        (owner, "receive", await_within(owner.receive, functools.partial(_aiohttp_receiving, is_on))),
+        (owner, "close", await_within(owner.close, functools.partial(_closing, is_on))),
+    ]
+
+
+def _connection(owner: Any, is_on: Callable[[], bool], within: Callable[..., Callable[..., Any]]) -> list[Hook]:
+    return [
+        (owner, "send", within(owner.send, functools.partial(_sending, is_on, _place))),
+        (owner, "recv", within(owner.recv, functools.partial(_receiving, is_on))),
+        (owner, "close", within(owner.close, functools.partial(_closing, is_on))),
+    ]
+
+
+def _place(connection: Any) -> tuple[str, str] | None:
+    if connection.protocol.side.name != "CLIENT":
+        return None
+    request = connection.request
+    return urlsplit(f"//{request.headers['Host']}").hostname or "", request.path
+
+
+def _place_in_aiohttp(connection: Any) -> tuple[str, str] | None:
+    url = connection._response.url  # noqa: SLF001 - there is no other way
+    return url.host or "", url.raw_path_qs
+
+
+def _event(data: Any) -> tuple[dict[str, Any], bytes] | None:
+    """Return the event that a message is, and its JSON; None of one that is no such event."""
+    if isinstance(data, str):
+        if not data[:_BLANKS].lstrip().startswith("{") or _TYPE_IN_TEXT.search(data) is None:
+            return None
+    elif not isinstance(data, bytes) or not data[:_BLANKS].lstrip().startswith(b"{") or _TYPE_IN_BYTES.search(data) is None:
+        return None
+    if len(data) > MOST_BYTES:
+        return None
+    try:
+        data = data.encode() if isinstance(data, str) else data
+        event = loads(data)
+    except (ValueError, RecursionError) as error:
+        pass_on(error)
+        return None
+    return (event, data) if is_object(event) and isinstance(event.get("type"), str) else None
+
+
+def _socket(connection: Any, kind: str, place: _Place, *, sent: bool) -> ModelSocket | None:
+    """Return what is known of a connection; None of one that is not known to be a model's."""
+    socket = _sockets.get(connection)
+    if socket is None and ModelSocket.is_told(kind, sent=sent) and (found := place(connection)) is not None:
+        socket = _sockets.setdefault(connection, ModelSocket(*found))
+    return socket
+
+
+def _sending(is_on: Callable[[], bool], place: _Place, connection: Any = None, message: Any = None, *_args: Any, **more: Any) -> Any:
+    return _sent(connection, more.get("data", message), place) if is_on() else None
+
+
+@guarded
+def _sent(connection: Any, message: Any, place: _Place) -> _SentEvent | None:
+    found = _event(message)
+    if found is None:
+        return None
+    event, _ = found
+    socket = _socket(connection, event["type"], place, sent=True)
+    response = None if socket is None else socket.sends(event)
+    return None if response is None or socket is None else _SentEvent(socket, response)
+
+
+class _SentEvent(SentRequest):
+    """An event that asks for a response, while it is sent."""
+
+    __slots__ = ("_response", "_socket")
+
+    def __init__(self, socket: ModelSocket, response: ModelResponse) -> None:
+        super().__init__(response.exchange, ACTIVE.refusal(response.exchange.op, "websockets"))
+        self._socket, self._response = socket, response
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self._socket.not_sent(self._response)
+        super().__exit__(kind, error, trace)
+
+    def returned(self, value: object) -> None:
+        """Take that it was sent: what comes of it is received."""
+
+
+def _receiving(is_on: Callable[[], bool], connection: Any = None, *_args: Any, **_kwargs: Any) -> _Received | None:
+    return _Received(connection) if is_on() else None
+
+
+class _Received:
+    """A message that the program waits for."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> Self:
+        return self
+
+    @guarded
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        is_closed = any(one.__name__ == "ConnectionClosed" for one in type(error).__mro__)
+        if is_closed and (socket := _sockets.get(self._connection)) is not None:
+            socket.ended(_closed(type(error).__name__, str(error)))
+
+    @guarded
+    def returned(self, message: Any) -> None:
+        """Take it."""
+        _came(self._connection, message, _place)
+
+
+def _came(connection: Any, message: Any, place: _Place) -> None:
+    if (found := _event(message)) is not None:
+        event, data = found
+        socket = _socket(connection, event["type"], place, sent=False)
+        if socket is not None:
+            socket.came(event, data)
+
+
+def _closed(name: str, said: str) -> ConnectionError:
+    """Return the exception by which a connection ended: by that name, as one of the network."""
+    named: type[ConnectionError] = type(name, (ConnectionError,), {})
+    return named(said)
+
+
+def _aiohttp_receiving(is_on: Callable[[], bool], connection: Any = None, *_args: Any, **_kwargs: Any) -> _AiohttpReceived | None:
+    return _AiohttpReceived(connection) if is_on() else None
+
+
+class _AiohttpReceived:
+    """A message of aiohttp's that the program waits for."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> Self:
+        self._receives(is_on=True)
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._receives(is_on=False)
+
+    @guarded
+    def _receives(self, *, is_on: bool) -> None:
+        if (socket := _sockets.get(self._connection)) is not None:
+            socket.is_receiving = is_on
+
+    @guarded
+    def returned(self, message: Any) -> None:
+        """Take it, or what it says of the connection's end."""
+        kind = message.type.name
+        if kind in ("TEXT", "BINARY"):
+            _came(self._connection, message.data, _place_in_aiohttp)
+        elif kind in ("CLOSE", "CLOSED", "CLOSING", "ERROR") and (socket := _sockets.get(self._connection)) is not None:
+            why = f"the websocket was closed: {self._connection.close_code}"
+            socket.ended(GeneratorExit() if kind == "CLOSING" else _closed("ConnectionError", why))
+
+
+@guarded
+def _closing(is_on: Callable[[], bool], connection: Any = None, *_args: Any, **_kwargs: Any) -> None:
+    """Take that the program closes a connection. aiohttp closes one itself too, while the program waits for a message, which says so."""
+    socket = _sockets.get(connection) if is_on() else None
+    if socket is not None and not socket.is_receiving:
+        socket.ended(GeneratorExit())
