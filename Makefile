@@ -49,7 +49,7 @@ test-others: $(VENV)/has-otel $(VENV)/has-test .venv-phoenix/made .venv-mlflow/m
 	@OPTREE_PHOENIX=.venv-phoenix/bin/phoenix OPTREE_MLFLOW=.venv-mlflow/bin/mlflow $(PY) -m pytest -m others tests/otel
 
 test-frameworks: .venv-adk/made .venv-crewai/made ## the tests with frameworks that need an environment of their own: Google's ADK, CrewAI
-	@.venv-adk/bin/python -m pytest tests/capture/test_adk.py tests/capture/test_adk_calls.py tests/capture/test_documented_adk.py
+	@.venv-adk/bin/python -m pytest tests/capture/test_adk.py tests/capture/test_adk_calls.py tests/capture/test_documented_adk.py tests/capture/test_adk_replay.py
 	@.venv-crewai/bin/python -m pytest tests/capture/test_crewai.py tests/capture/test_crewai_models.py
 	@.venv-crewai/bin/python -m pytest tests/capture/test_documented_frameworks.py tests/capture/test_documented_others.py -k 'crewai or litellm'
 	@.venv-crewai/bin/python -m pytest tests/docs/test_docs.py -k crewai

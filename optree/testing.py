@@ -39,7 +39,7 @@ from optree.tracing.controls import load
 from optree.tracing.runtime import RUNTIME
 from optree.tree import Tree
 from optree.tree.redacted import redacted
-from optree.tree.walk import Rooted, root_of
+from optree.tree.walk import Rooted, root_of, walk_ops
 
 __all__ = ["START", "Recording", "Ticking", "capture", "replay", "shape"]
 
@@ -176,19 +176,38 @@ def replay(
 
     A request that goes through one of the libraries which `optree.instrument` hooks gets what the same request got when the session was
     recorded, and is not sent; a tool that is called again gets its result, and does not run. A request that was not recorded gets an error
-    (HTTP 400) that says where it differs, a tool raises `optree.OptreeError`. It holds for the whole process.
+    (HTTP 400) that says where it differs, a tool raises `optree.OptreeError`. Models that are not asked through httpx are asked live, and
+    some tools run, as those of CrewAI. It holds for the whole process.
 
     With ``pytest --optree-update`` a file ``….json`` that is not there is written, and so is one whose calls differ: from the first
     difference on models are asked and tools run. It is written where the block raises nothing, without credentials.
 
     ```python
+    import optree
     from optree.testing import capture, replay
 
 
+    @optree.tool
+    def search(query):
+        return query.upper()
+
+
+    @optree.session(agent="researcher")
+    def research(question):
+        return search(question)
+
+
+    with capture() as monday:  # or a session that ran anywhere: replay("tests/runs/monday.json")
+        research("tides")
+
+
     def test_run_of_monday():
-        with capture() as recording, replay("tests/runs/monday.json"):
-            research("tides")
-        assert 3 == recording.tree.session.totals.tools_run
+        with capture() as recording, replay(monday.tree):
+            assert research("tides") == "TIDES"
+        assert 1 == recording.tree.session.totals.tools_run
+
+
+    test_run_of_monday()
     ```
 
     Args:
@@ -199,7 +218,7 @@ def replay(
 
     Raises:
         AssertionError: At the end of a block that raises nothing: a call differed, or a recorded one did not come; or to be written are
-            several sessions, or none. What the block raises has a note of what differed.
+            several sessions, or none, or calls of models that a replay could not answer. What the block raises has a note of what differed.
         OptreeError: As for `optree.load`; or the session has no op *at*.
     """
     file = None if isinstance(what, Tree) or Path(what).suffix != ".json" else Path(what)
@@ -215,6 +234,7 @@ def replay(
     hint = "" if file is None else f"; if it is to change: {_UPDATE} records {file} anew"
     was_on = FINDER in sys.meta_path
     ACTIVE.set(found)
+    ACTIVE.asked = set[str]() if is_updated else None
     try:
         instrument()
         with _noted() as sessions, PROGRAM.apart() if is_updated else nullcontext():
@@ -225,6 +245,7 @@ def replay(
         raise
     finally:
         ACTIVE.set(None)
+        asked, ACTIVE.asked = ACTIVE.asked or set(), None
         if not was_on:
             uninstrument()
     said: list[str] = []
@@ -233,7 +254,7 @@ def replay(
             found.watch(session.builder)
         said = [*found.differences, *(f"{path} of {txn} was not asked for" for path in found.left)]
     if is_updated and file is not None and (found is None or said):
-        _write(file, sessions)
+        _write(file, sessions, asked)
     elif said:
         raise AssertionError("; ".join(said) + hint)
 
@@ -269,11 +290,15 @@ def _noted() -> Generator[Collection[Session]]:
         _NOTED[:] = [one for one in _NOTED if one is not noted]
 
 
-def _write(file: Path, sessions: Collection[Session]) -> None:
-    """Write the only session as it would be exported, without credentials."""
+def _write(file: Path, sessions: Collection[Session], asked: Collection[str]) -> None:
+    """Write the only session as it would be exported, without credentials; *asked*: ids of the calls of models that can be answered."""
     if len(sessions) != 1:
         raise AssertionError(f"{len(sessions)} root sessions were recorded, and {file} holds one: begin one session within the replay")
     [session] = sessions
+    ops = [op for _, _, op in walk_ops(session.tree.session) if op.kind == "llm"]
+    if live := [op.path for op in ops if f"{session.txn}:{op.path}" not in asked]:
+        why = "no request through httpx was captured of them, and a replay could not answer them"
+        raise AssertionError(f"{file} was not written: its calls of models at {', '.join(live)} would be made live in each test: {why}")
     made = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         JSON.write(session.tree, made)

@@ -374,3 +374,14 @@ def test_a_marker(project):
     assert ("1 passed" in said, ["look Athens", "Snow?"]) == (True, live), said
     said, live = project("-k", "marked")
     assert ("1 passed" in said, ["look Athens"]) == (True, live), said
+
+
+def test_calls_that_a_replay_could_not_answer(tmp_path):
+    """No recording is written of a test with calls of models of which no request was captured: that is said, with their paths."""
+    project = Project(tmp_path)
+    call = '@optree.llm(model="small-1")\ndef guess(question):\n    return question.upper()\n\n\n@optree.session(agent="weatherman")'
+    source = REPLAYED.replace('@optree.session(agent="weatherman")', call).replace('look("Athens")', 'guess("Rain?")')
+    (tmp_path / "test_agent.py").write_text(source)
+    said, _ = project("--optree-update", "-k", "block")
+    assert "block.json was not written: its calls of models at 1.2 would be made live in each test" in said, said
+    assert {} == project.files()

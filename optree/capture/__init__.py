@@ -92,6 +92,7 @@ LIBRARIES: Final = {
             "google.adk.runners": "adk:runs",
             "google.adk.agents.base_agent": "adk:agents",
             "google.adk.plugins.plugin_manager": "adk:tools",
+            "google.adk.flows.llm_flows.tools._caller": "adk:calls",
             "google.adk.flows.llm_flows.tools._error_handler": "adk:cancelled",
             "google.adk.flows.llm_flows.base_llm_flow": "adk:models",
         },

@@ -10,12 +10,12 @@ import functools
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from types import ModuleType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 from weakref import WeakKeyDictionary
 
 from optree.builder import Op, Turn
 from optree.capture.hooks import Hook, IsOn, Watch, await_within
-from optree.capture.nesting import LEFT, FrameworkCall, Nesting, respond
+from optree.capture.nesting import LEFT, FrameworkCall, Nesting
 from optree.capture.observed import ClientCall, ended_by
 from optree.nodes import Status
 from optree.redaction import redact
@@ -24,6 +24,7 @@ from optree.tracing.context import Holder, Scope
 from optree.tracing.failures import ERROR_TYPE, class_of_error, class_of_raised, class_of_text
 from optree.tracing.faults import guarded
 from optree.tracing.handles import Session
+from optree.tracing.recorded import CURRENT_REPLAY, note_foreign, note_type
 from optree.tracing.results import Result
 from optree.tracing.runtime import RUNTIME
 from optree.tracing.scopes import OpScope, SessionScope, TurnScope
@@ -220,6 +221,41 @@ def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:
     ]
 
 
+def calls(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook what calls a tool, behind all callbacks that may answer in its place: in a replay it gets what was recorded."""
+    name = "_call_tool_async"
+    function = getattr(module, name)
+
+    @functools.wraps(function)
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        where = kwargs.get("tool_context", args[-1] if args else None)
+        op = _TOOLS.op(id(where)) if is_on() else None
+        given = None if op is None or CURRENT_REPLAY.answer_tool is None else CURRENT_REPLAY.answer_tool(op)
+        if given is not None:
+            return given.result("google")
+        value = None
+        try:
+            value = await function(*args, **kwargs)
+        finally:
+            _note_rest(op, value, where)
+        return value
+
+    return [(module, name, call)]
+
+
+@guarded
+def _note_rest(op: Op | None, value: Any, where: Any) -> None:
+    """Note on a tool's op what a call did beside a result that JSON holds: an object, or a change of the session's state and the like."""
+    if op is not None:
+        changes = cast("dict[str, Any]", vars(where.actions))
+        if op.bare.response is None:
+            note_type(op, value)
+        else:  # it was told by what runs the tool, as MCP: what ADK gets is another
+            note_foreign(op, type(value).__qualname__)
+        if any(changes.values()):
+            note_foreign(op, type(where.actions).__qualname__)
+
+
 def cancelled(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook what tells plugins that a tool's call was cancelled."""
 
@@ -287,8 +323,11 @@ class _ToolAnswered(_ToolHook):
                 (self.run.above or self.run).handed[text(target)] = text(self.told["tool_context"].agent_name)
         elif self.name == _TRANSFER:  # it was kept from it
             self.begin()
-        if (op := _TOOLS.op(self.key)) is not None:
-            respond(op, self.told["result"] if value is None else value)
+        op = _TOOLS.op(self.key)
+        if op is not None and op.bare.response is None:  # else it was told by what runs the tool, as MCP
+            op.response(self.told["result"] if value is None else value)
+            if value is not None:
+                note_foreign(op, "plugin's answer")
         self.end()
 
 

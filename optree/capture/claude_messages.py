@@ -336,7 +336,7 @@ class Conversation:
             about = {"description": sent["description"]} if sent.get("description") else {}
             self._begin_agent(call, text(sent.get("subagent_type") or "agent"), sent["prompt"], agent.key, **about)
             return
-        self.nesting.begin_tool(call, name, sent, agent.key)
+        self.nesting.begin_tool(call, name, sent, agent.key, of="tools of Claude Code")
         self._tools[call] = (name, sent)
         if (op := self.nesting.op(call)) is not None:
             op.builder.set_op(op, toolCallId=call)

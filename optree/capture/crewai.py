@@ -16,7 +16,7 @@ from typing import Any, Final, Self, cast
 
 from optree.builder import Op
 from optree.capture.hooks import Hook, IsOn, await_within, run_within
-from optree.capture.nesting import FrameworkCall, Nesting, arguments_of, respond
+from optree.capture.nesting import FrameworkCall, Nesting, arguments_of, note_run, respond
 from optree.capture.observed import ended_by
 from optree.capture.program import asked_last, program_name
 from optree.nodes import OpKind
@@ -240,15 +240,17 @@ def _guardrail_began(event: Any, above: Hashable) -> None:
 
 
 def _tool_began(event: Any, above: Hashable) -> None:
-    _RUNS.nesting.begin_tool(event.event_id, text(event.tool_name), event.tool_args, above)
+    _RUNS.nesting.begin_tool(event.event_id, text(event.tool_name), event.tool_args, above, of="tools of CrewAI")
 
 
 def _memory_asked(event: Any, above: Hashable) -> None:
-    _RUNS.nesting.begin_tool(event.event_id, "memory", {"query": event.query}, above)
+    _RUNS.nesting.begin_tool(event.event_id, "memory", {"query": event.query}, above, of="memories of CrewAI")
 
 
 def _knowledge_asked(event: Any, above: Hashable) -> None:
     _step(event, "knowledge", {}, above, "tool")
+    if (op := _RUNS.nesting.op(event.event_id)) is not None:
+        note_run(op, "sources of knowledge of CrewAI")
 
 
 def _step(event: Any, name: str, known: Mapping[str, Any], above: Hashable, kind: OpKind = "system") -> None:

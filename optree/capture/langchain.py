@@ -22,7 +22,7 @@ from optree.capture.program import program_name
 from optree.tracing import context
 from optree.tracing.failures import class_of_error
 from optree.tracing.faults import guarded
-from optree.tracing.recorded import REPLAYING, Recorded, note_foreign
+from optree.tracing.recorded import CURRENT_REPLAY, Recorded, note_foreign
 from optree.tracing.scopes import OpScope
 from optree.values import is_list, is_object, text
 
@@ -71,11 +71,11 @@ def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
     @functools.wraps(function)
     def run(tool: Any, *args: Any, **kwargs: Any) -> Any:
-        return function((_in_place_of(tool) if REPLAYING.give is not None and is_on() else None) or tool, *args, **kwargs)
+        return function((_in_place_of(tool) if CURRENT_REPLAY.answer_tool is not None and is_on() else None) or tool, *args, **kwargs)
 
     @functools.wraps(awaited)
     async def arun(tool: Any, *args: Any, **kwargs: Any) -> Any:
-        return await awaited((_in_place_of(tool) if REPLAYING.give is not None and is_on() else None) or tool, *args, **kwargs)
+        return await awaited((_in_place_of(tool) if CURRENT_REPLAY.answer_tool is not None and is_on() else None) or tool, *args, **kwargs)
 
     return [(kind, "run", run), (kind, "arun", arun)]
 
@@ -270,7 +270,8 @@ class _Handler:
     @guarded
     def on_retriever_start(self, serialized: Any, query: Any, *, run_id: Any, parent_run_id: Any = None, **told: Any) -> None:
         """Begin a retriever's op, which is a tool's."""
-        _RUNS.nesting.begin_tool(run_id, _name(serialized, told, "retriever"), {"query": query}, _RUNS.above(parent_run_id))
+        name, above = _name(serialized, told, "retriever"), _RUNS.above(parent_run_id)
+        _RUNS.nesting.begin_tool(run_id, name, {"query": query}, above, of="retrievers of LangChain")
 
     on_retriever_end = on_tool_end
     on_retriever_error = on_chain_error

@@ -24,7 +24,7 @@ from optree.tracing.context import Holder, Scope
 from optree.tracing.failures import ERROR_TYPE, FailureClass, class_of_error, class_of_text
 from optree.tracing.faults import guarded
 from optree.tracing.propagate import place_of, placed_at
-from optree.tracing.recorded import REPLAYING, exception_of, note_foreign
+from optree.tracing.recorded import CURRENT_REPLAY, exception_of, note_foreign
 from optree.tracing.runtime import RUNTIME
 from optree.tracing.scopes import OpScope
 from optree.values import cut, dumped, is_list, is_object, text
@@ -138,7 +138,7 @@ class _ToolCall:
 
     def recorded(self, module: ModuleType) -> Any:
         """Return the result that the call gets in a replay, or raise what it gets; None for one that is sent."""
-        given = None if REPLAYING.give is None or self._op is None else REPLAYING.give(self._op, is_remote=True)
+        given = None if CURRENT_REPLAY.answer_tool is None or self._op is None else CURRENT_REPLAY.answer_tool(self._op, is_remote=True)
         if given is None:
             return None
         if given.error is not None and not given.has_value:

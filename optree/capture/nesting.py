@@ -22,7 +22,7 @@ from optree.tracing import context
 from optree.tracing.context import CURRENT, Holder, Scope
 from optree.tracing.failures import ERROR_TYPE, FailureClass, class_of_error, class_of_text
 from optree.tracing.faults import guarded
-from optree.tracing.recorded import REPLAYING, Recorded, note_foreign, note_type
+from optree.tracing.recorded import CURRENT_REPLAY, Recorded, note_foreign, note_type
 from optree.tracing.results import ModelResult
 from optree.tracing.runtime import RUNTIME
 from optree.tracing.scopes import OpScope, SessionScope, TurnScope
@@ -150,12 +150,14 @@ class Nesting:
             self.begin((key, _TURN), TurnScope(user, system, {}), key)
 
     @guarded
-    def begin_tool(self, key: Hashable, name: str, sent: Any, above: Hashable = None) -> None:
-        """Begin the op of a tool's call, with its arguments."""
+    def begin_tool(self, key: Hashable, name: str, sent: Any, above: Hashable = None, *, of: str = "") -> None:
+        """Begin the op of a tool's call, with its arguments; *of*: what it belongs to, whose tools run in a replay too."""
         kind, told = _Tool(name), arguments_of(sent)
         scope = self.begin(key, kind, above, told)
         if scope is not None and scope.op is not None:
             kind.called(scope.op, told)  # arguments that are named as a request's members are
+            if of:
+                note_run(scope.op, of)
 
     def scope(self, key: Hashable) -> Scope | None:
         """Return the scope of a node that is open."""
@@ -230,12 +232,18 @@ def given_here(sent: Any = None) -> Recorded | None:
 
     Raises `OptreeError` for one that differs.
     """
-    give, here = REPLAYING.give, context.here()
-    if give is None or here is None or here.op is None or here.op.bare.kind != "tool":
+    answer_tool, here = CURRENT_REPLAY.answer_tool, context.here()
+    if answer_tool is None or here is None or here.op is None or here.op.bare.kind != "tool":
         return None
     if sent is not None:
         OpScope("tool", None, {}).called(here.op, arguments_of(sent))
-    return give(here.op)
+    return answer_tool(here.op)
+
+
+def note_run(op: Op, of: str) -> None:
+    """Note on a tool's op that it runs in a replay too, by what it is *of*."""
+    if CURRENT_REPLAY.answer_tool is not None:
+        CURRENT_REPLAY.answer_tool(op, runs=f"{of} are not replayed")
 
 
 @guarded

@@ -24,7 +24,7 @@ from optree.redaction import redact
 from optree.tracing import context
 from optree.tracing.failures import ERROR_TYPE, FailureClass, class_of_error
 from optree.tracing.faults import guarded
-from optree.tracing.recorded import REPLAYING, exception_of
+from optree.tracing.recorded import CURRENT_REPLAY, exception_of
 from optree.tracing.scopes import OpScope, SessionScope
 from optree.values import is_list, is_object, text
 
@@ -70,7 +70,7 @@ def invocations(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
     @functools.wraps(function)
     async def invoke(*args: Any, **kwargs: Any) -> Any:
-        if REPLAYING.give is not None and "function_tool" in kwargs and is_on():
+        if CURRENT_REPLAY.answer_tool is not None and "function_tool" in kwargs and is_on():
             kwargs["function_tool"] = _in_place_of(kwargs["function_tool"]) or kwargs["function_tool"]
         return await function(*args, **kwargs)
 

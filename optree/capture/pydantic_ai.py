@@ -20,7 +20,7 @@ from optree.capture.nesting import FrameworkCall, Nesting, arguments_of, given_h
 from optree.capture.observed import ended_by
 from optree.tracing.failures import class_of_error
 from optree.tracing.faults import guarded
-from optree.tracing.recorded import REPLAYING, note_type
+from optree.tracing.recorded import CURRENT_REPLAY, note_type
 from optree.tracing.scopes import OpScope
 from optree.values import is_list, text
 
@@ -72,7 +72,7 @@ def _replayed(manager: Any, is_on: IsOn) -> list[Hook]:
 
     @functools.wraps(function)
     async def execute(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return await function((_answered(self) if REPLAYING.give is not None and is_on() else None) or self, *args, **kwargs)
+        return await function((_answered(self) if CURRENT_REPLAY.answer_tool is not None and is_on() else None) or self, *args, **kwargs)
 
     return [(manager, name, execute)]
 

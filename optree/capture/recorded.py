@@ -42,13 +42,13 @@ class RecordedCall:
 
 
 class RecordedSession:
-    """What of a recorded session is given."""
+    """The recorded calls that a replay answers."""
 
     def __init__(self, tree: Tree, at: str | None, *, tools: bool) -> None:
         ops = sorted((op for _, _, op in walk_ops(tree.session)), key=lambda op: op.started_at)
         places, inside = _places(tree), _inside(tree)
         self.around: frozenset[str] = frozenset()
-        """Paths of the ops that hold the place where it is forked."""
+        """Paths of the ops around the fork point."""
         if at is not None:
             end = Path.parse(at).parts
             first = next((place for place, op in enumerate(ops) if Path.parse(op.path).parts[: len(end)] == end), None)

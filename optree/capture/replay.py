@@ -31,11 +31,11 @@ from optree.capture.recorded import (
 )
 from optree.errors import OptreeError
 from optree.interrupts import new_rlock
-from optree.nodes import REPLAY_OF, OperationNode
+from optree.nodes import REPLAY_OF, OperationNode, Pool
 from optree.redaction import redact
 from optree.store.recovery import load
 from optree.tracing.faults import fault
-from optree.tracing.recorded import REPLAYING, Recorded
+from optree.tracing.recorded import CURRENT_REPLAY, Recorded
 from optree.tracing.runtime import RUNTIME
 from optree.tree import Tree
 from optree.tree.walk import recount, walk_ops, walk_sessions
@@ -46,8 +46,10 @@ REPLAY, FORK_AT, TOOLS = "OPTREE_REPLAY", "OPTREE_FORK_AT", "OPTREE_REPLAY_TOOLS
 Tools = Literal["recorded", "live"]
 """Whether calls of tools get what was recorded, or run."""
 COST, DIFFERENCE, RAN_FOR, WHY = "replay.cost_usd", "replay.difference", "replay.ran_for", "replay.ran_because"
-"""Attributes of an op: what the answer cost when it was recorded, which is not paid again; why it got none; `<txn>:<path>` of the call of a
-tool that it is again, which ran; and why its result could not be given, if that is why."""
+"""Attributes of an op: what the answer cost when it was recorded, which is not paid again; why it got none; for a tool that ran again, the
+recorded call's `<txn>:<path>`, and why its result could not be given."""
+NOT_THROUGH: Final = "recorded answers cannot be given through "
+"""Beginning of a difference that is none of the request: its library."""
 STATUS_CODE: Final = "http.response.status_code"
 """The attribute that has the HTTP status of an op's last attempt, if one of them was refused."""
 _REFUSED: Final = int(HTTPStatus.BAD_REQUEST)
@@ -68,11 +70,11 @@ class StoredReply(NamedTuple):
 class _Answering(Protocol):
     """What a program gets answers from."""
 
-    def answer(self, op: Op, path: str, query: str = "") -> StoredReply | None:
+    def answer(self, op: Op, path: str, query: str = "", *, library: str = "") -> StoredReply | None:
         """Return what an op's request gets."""
         ...
 
-    def tool(self, op: Op, *, is_stream: bool = False, is_remote: bool = False) -> Recorded | None:
+    def tool(self, op: Op, *, is_stream: bool = False, is_remote: bool = False, runs: str = "") -> Recorded | None:
         """Return what a call of a tool gets."""
         ...
 
@@ -113,25 +115,32 @@ class Replay:
         return [call.node.path for call in self._tools if not call.inside]
 
     def not_made(self, trees: Iterable[Tree]) -> list[str]:
-        """Return the paths of what is left but for the calls in some trees: those that got answers, and those of tools that ran."""
+        """Return the paths of what is left but for the calls in some trees: those that got answers, and those that were made again."""
         left = {call.node.path: call for call in sorted([*self._left, *self._tools], key=lambda call: call.node.started_at)}
+        made = list[tuple[OperationNode, Pool]]()
         for op, pool in [(op, tree.pool) for tree in trees for _, _, op in walk_ops(tree.session)]:
             known = op.attributes
             path = str(known.get(REPLAY_OF) or known.get(RAN_FOR) or "").rpartition(":")[2]
-            if not path and op.kind == "tool" and op.request is not None and DIFFERENCE not in known:
-                same = found_in([call for call in left.values() if call.node.kind == "tool"], request_of(op, pool))
-                path = "" if same is None else same.node.path
+            if not path and op.request is not None and (op.kind == "llm" or (op.kind == "tool" and DIFFERENCE not in known)):
+                made.append((op, pool))
             if (call := left.pop(path, None)) is not None and REPLAY_OF in known:
                 for inside in call.inside:
                     left.pop(inside, None)
+        for op, pool in made:
+            same = found_in([call for call in left.values() if call.node.kind == op.kind], request_of(op, pool))
+            if same is not None:
+                del left[same.node.path]
         return list(left)
 
     def watch(self, root: SessionTreeBuilder) -> None:
         """Take a session in which the program makes calls."""
         self._roots[id(root)] = root
 
-    def answer(self, op: Op, path: str, query: str = "") -> StoredReply | None:
-        """Return what an op's request gets, sent to *path* with *query*; None for one that is to be sent."""
+    def answer(self, op: Op, path: str, query: str = "", *, library: str = "") -> StoredReply | None:
+        """Return what an op's request gets, sent to *path* with *query*; None for one that is to be sent.
+
+        One through a *library* that no recorded answer can be given through is refused.
+        """
         request = request_of(op.bare, op.builder.core.pool)
         with self._lock:
             name = self._known(op)
@@ -147,7 +156,10 @@ class Replay:
             elif self._is_fork:
                 self._warn(op, "sent")
                 return None
-            why = unusable(call.node) if call is not None else self._difference(request, self._left, "a model")
+            if library:
+                why: str | None = f"{NOT_THROUGH}{library}, only through httpx: the request was not sent"
+            else:
+                why = unusable(call.node) if call is not None else self._difference(request, self._left, "a model")
             if why is not None:
                 self.differences.append(f"{op.path}: {why}")
                 if self._is_live:
@@ -162,10 +174,10 @@ class Replay:
         op.builder.set_op(op, **{REPLAY_OF: op.replayed}, **({COST: sum(costs)} if any(costs) else {}))
         return _recorded(call, path, query)
 
-    def tool(self, op: Op, *, is_stream: bool = False, is_remote: bool = False) -> Recorded | None:
+    def tool(self, op: Op, *, is_stream: bool = False, is_remote: bool = False, runs: str = "") -> Recorded | None:
         """Return what a call of a tool gets, by its op; None for one that runs. Raises `OptreeError` for one that was not recorded so.
 
-        One within which others were made runs, and these get their answers; unless it *is_remote*.
+        One within which others were made runs, and these get their answers; unless it *is_remote*. *runs*: why it runs in any case.
         """
         if not self._gives_tools or op.bare.kind != "tool":
             return None
@@ -178,9 +190,9 @@ class Replay:
             call = found_in(self._tools, request, place_of(op))
             if call is not None:
                 self._tools.remove(call)
-                found = self._result(op, call, is_stream=is_stream, is_remote=is_remote)
-            elif op.bare.name in self._without_arguments:
-                self._run_again(op, f"the arguments of {op.bare.name} were not recorded")
+                found = self._result(op, call, is_stream=is_stream, is_remote=is_remote, runs=runs)
+            elif (runs and not self._is_fork) or op.bare.name in self._without_arguments:
+                self._run_again(op, runs or f"the arguments of {op.bare.name} were not recorded")
                 return None
             elif self._is_fork:
                 self._warn(op, "run")
@@ -193,9 +205,12 @@ class Replay:
                 return None
             return found
 
-    def _result(self, op: Op, call: RecordedCall, *, is_stream: bool, is_remote: bool) -> Recorded | Lost | None:
+    def _result(self, op: Op, call: RecordedCall, *, is_stream: bool, is_remote: bool, runs: str) -> Recorded | Lost | None:
         """Return what a call gets of the recorded one; None if it runs."""
         name = f"{self._txn}:{call.node.path}"
+        if runs:
+            self._run_again(op, runs, **{RAN_FOR: name})
+            return None
         if call.node.path in self._around or (call.inside and not is_remote):
             op.builder.set_op(op, **{RAN_FOR: name})
             return None
@@ -265,11 +280,11 @@ class _Refusing:
     def __init__(self, why: str) -> None:
         self._why = f"{_SAYS}{why}"
 
-    def answer(self, op: Op, path: str, query: str = "") -> StoredReply | None:  # noqa: ARG002 - as in `Replay`
+    def answer(self, op: Op, path: str, query: str = "", *, library: str = "") -> StoredReply | None:  # noqa: ARG002 - as in `Replay`
         return _failed(_REFUSED, self._why)
 
-    def tool(self, op: Op, *, is_stream: bool = False, is_remote: bool = False) -> Recorded | None:  # noqa: ARG002 - as in `Replay`
-        if op.bare.kind == "tool":
+    def tool(self, op: Op, *, is_stream: bool = False, is_remote: bool = False, runs: str = "") -> Recorded | None:  # noqa: ARG002 - as above
+        if op.bare.kind == "tool" and not runs:
             raise OptreeError(self._why)
         return None
 
@@ -281,6 +296,8 @@ class _Active:
         self._lock = new_rlock()
         self._found: _Answering | None = None
         self._is_known = False
+        self.asked: set[str] | None = None
+        """Ids of ops of which a request was captured that a recorded answer can be given to; None if nobody wants to know."""
         self.set(None)
 
     def _replay(self) -> _Answering | None:
@@ -291,20 +308,22 @@ class _Active:
                     self._is_known = True
         return self._found
 
-    def answer(self, op: Op, path: str, query: str) -> StoredReply | None:
+    def answer(self, op: Op, path: str, query: str, *, library: str = "") -> StoredReply | None:
         """Return what an op's request gets in place of being sent; None if it is to be sent."""
         found = self._replay()
         try:
-            return None if found is None else found.answer(op, path, query)
+            if self.asked is not None and not library:
+                self.asked.add(op.id)
+            return None if found is None else found.answer(op, path, query, library=library)
         except Exception as error:  # noqa: BLE001 - the request must not be sent for it
             fault(error)
             return _failed(_REFUSED, f"{_SAYS}{type(error).__name__}: {error}")
 
-    def tool(self, op: Op, *, is_stream: bool = False, is_remote: bool = False) -> Recorded | None:
+    def tool(self, op: Op, *, is_stream: bool = False, is_remote: bool = False, runs: str = "") -> Recorded | None:
         """Return what a call of a tool gets in place of a run; None if it runs. Raises `OptreeError` for one that may not run."""
         found = self._replay()
         try:
-            return None if found is None else found.tool(op, is_stream=is_stream, is_remote=is_remote)
+            return None if found is None else found.tool(op, is_stream=is_stream, is_remote=is_remote, runs=runs)
         except OptreeError:
             raise
         except Exception as error:
@@ -316,17 +335,16 @@ class _Active:
 
         None if it is to be sent.
         """
-        if self.answer(op, "", "") is None:
+        if self.answer(op, "", "", library=library) is None:
             return None
-        why = f"recorded answers cannot be given through {library}, only through httpx: the request was not sent"
-        op.builder.set_op(op, **{DIFFERENCE: why})
+        why = op.bare.attributes.get(DIFFERENCE) or "what is recorded cannot be read"
         return partial(_refuse, f"{_SAYS}{why}")
 
     def set(self, replay: Replay | None) -> None:
         """Use a replay from now on, or what the environment says."""
         with self._lock:
             self._found, self._is_known = replay, replay is not None
-            REPLAYING.give = self.tool if replay is not None or os.environ.get(REPLAY) else None
+            CURRENT_REPLAY.answer_tool = self.tool if replay is not None or os.environ.get(REPLAY) else None
 
 
 def _refuse(why: str) -> None:
@@ -341,6 +359,12 @@ def _begun() -> _Answering | None:
 
 
 ACTIVE: Final = _Active()
+
+
+def is_replay(tree: Tree) -> bool:
+    """Tell whether a session is a replay or a fork of another."""
+    told = (REPLAY_OF, RAN_FOR, WHY, DIFFERENCE)
+    return any(name in op.attributes for _, _, op in walk_ops(tree.session) for name in told)
 
 
 def as_recorded(tree: Tree) -> Tree:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from optree.capture.replay import DIFFERENCE, FORK_AT, REPLAY, TOOLS, WHY, Replay
+from optree.capture.replay import DIFFERENCE, FORK_AT, NOT_THROUGH, RAN_FOR, REPLAY, TOOLS, WHY, Replay, is_replay
 from optree.capture.replay import Tools as ToolsKind
 from optree.cli.options import BillingFile, Otel, SessionsDir, TraceLlm, TraceTools, Txn, Verbose, directory
 from optree.cli.program import command_line
 from optree.cli.run import Tracing, run_traced
 from optree.cli.screen import complain
-from optree.errors import SetupError
+from optree.errors import NotFoundError, SetupError
 from optree.nodes import REPLAY_OF, OperationNode
-from optree.store.directory import Directory, exists
-from optree.store.recovery import load
+from optree.store.directory import Directory, exists, readable
+from optree.store.recovery import Loaded, load
 from optree.tracing.config import DISABLED, is_disabled
 from optree.tree.walk import walk_ops
 
@@ -39,9 +40,10 @@ def replay(
     trace_tools: TraceTools = False,
     otel: Otel = None,
 ) -> None:
-    """Run a program with what models and tools gave in a saved session. No request is sent to a model, and no tool runs.
+    """Run a program with what models and tools gave in a saved session, in place of asking and running them.
 
     A request gets what the same request got then, a call of a tool its result. One that was not recorded is refused, with where it differs.
+    Calls of models that do not go through httpx are made live, and some tools run, which is said. [bold]last[/bold] is no replay itself.
     The run is recorded as a session of its own. The exit code is the program's, or 1 if a call differed or a recorded one did not come.
 
     Example: [bold]optree replay last -- python agent.py[/bold]
@@ -76,7 +78,7 @@ def _run(txn: str, at: str | None, tools: ToolsKind, command: list[str] | None, 
         raise SetupError("it needs a program: write it behind two dashes, as in: optree replay last -- python agent.py")
     if is_disabled():
         raise SetupError(f"{DISABLED} switches optree off: without it no answer can be given")
-    loaded = load(txn, where)
+    loaded = _found(txn, where)
     recorded = Replay(loaded.txn, loaded.tree, at, tools=tools)
     source = str(Path(txn).absolute()) if exists(Path(txn)) else loaded.txn
     environment = {REPLAY: source, TOOLS: tools} | ({} if at is None else {FORK_AT: at})
@@ -85,7 +87,8 @@ def _run(txn: str, at: str | None, tools: ToolsKind, command: list[str] | None, 
     ops = sorted((op for tree in trees for _, _, op in walk_ops(tree.session) if op.kind in ("llm", "tool")), key=lambda op: op.started_at)
     different = [op for op in ops if DIFFERENCE in op.attributes]
     missing = recorded.not_made(trees)
-    phrases = _counted(recorded, ops, loaded.txn, is_fork=at is not None)
+    live = _live(ops)
+    phrases = _counted(recorded, ops, loaded.txn, is_fork=at is not None, is_given=tools == "recorded")
     if missing:
         phrases.append(f"not asked for: {', '.join(missing[:_SHOWN])}{', …' if len(missing) > _SHOWN else ''}")
     if different:
@@ -97,13 +100,38 @@ def _run(txn: str, at: str | None, tools: ToolsKind, command: list[str] | None, 
     if any(op.kind == "tool" for op in different):
         how = f"replay {loaded.txn}" if at is None else f"fork {loaded.txn} --at {at}"
         complain(f"with tools that run: optree {how} --tools live -- {again}")
-    if missing and at is None:
+    if missing and at is None and not live and not any(map(_is_ungiven, different)):  # else a fork would do the same
         complain(f"with new answers from there on, if it is to change: optree fork {loaded.txn} --at {missing[0]} -- {again}")
     raise typer.Exit(ran.code or (_DIFFERENT if different or missing else 0))
 
 
-def _counted(recorded: Replay, ops: list[OperationNode], txn: str, *, is_fork: bool) -> list[str]:
-    """Say how many calls got recorded answers."""
+def _found(txn: str, where: Directory) -> Loaded:
+    """Load a session; `last` is the one that began last and is no replay."""
+    if txn != "last":
+        return load(txn, where)
+    with readable(where.sessions):
+        for saved in where.saved():
+            with suppress(NotFoundError):  # it is gone meanwhile
+                if not is_replay((loaded := load(saved.txn, where)).tree):
+                    return loaded
+    load(txn, where)  # which says that there is none
+    raise NotFoundError(f"all sessions in {where.sessions} are replays: name the one that is to be replayed (optree ls lists them)")
+
+
+def _calls(ops: list[OperationNode], of: str) -> str:
+    return f"{len(ops)} call{'' if len(ops) == 1 else 's'} of {of} {'was' if len(ops) == 1 else 'were'}"
+
+
+def _live(ops: list[OperationNode]) -> list[OperationNode]:
+    return [op for op in ops if op.kind == "llm" and REPLAY_OF not in op.attributes and DIFFERENCE not in op.attributes]
+
+
+def _is_ungiven(op: OperationNode) -> bool:
+    return str(op.attributes[DIFFERENCE]).startswith(NOT_THROUGH)
+
+
+def _counted(recorded: Replay, ops: list[OperationNode], txn: str, *, is_fork: bool, is_given: bool) -> list[str]:
+    """Say how many calls got recorded answers, and which did not; *is_given*: tools get their results."""
     answered = {str(op.attributes[REPLAY_OF]).rpartition(":")[2] for op in ops if REPLAY_OF in op.attributes}
     models, tools = set(recorded.models), set(recorded.tools)
     phrases = [f"{len(answered & models)} of {len(models)} calls of models were answered as in {txn}"]
@@ -111,6 +139,11 @@ def _counted(recorded: Replay, ops: list[OperationNode], txn: str, *, is_fork: b
         phrases.append(f"{len(answered & tools)} of {len(tools)} calls of tools got their results")
     if again := [op for op in ops if WHY in op.attributes]:
         phrases.append(f"{len(again)} ran, the first at {again[0].path}: {again[0].attributes[WHY]}")
+    live, told = _live(ops), (REPLAY_OF, RAN_FOR, WHY, DIFFERENCE)
     if is_fork:
-        phrases.append(f"{sum(op.kind == 'llm' for op in ops) - len(answered & models)} were asked")
+        return [*phrases, f"{len(live)} were asked"]
+    if others := [op for op in ops if is_given and op.kind == "tool" and not any(name in op.attributes for name in told)]:
+        phrases.append(f"{_calls(others, 'tools')} not replayed, the first at {others[0].path}")
+    if live:
+        phrases.append(f"{_calls(live, 'models')} made live: {'it is' if len(live) == 1 else 'they are'} not sent through httpx")
     return phrases

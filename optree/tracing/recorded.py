@@ -14,7 +14,7 @@ from optree.tracing import context
 from optree.values import foreign_type, is_list, is_object
 
 RESULT_TYPE: Final = "result.type"
-"""The attribute of a tool's op whose response is not all that the tool returned: the class of what JSON does not hold as it is."""
+"""Attribute of a tool op whose result JSON cannot hold exactly: the class of that part."""
 
 
 class Recorded(NamedTuple):
@@ -29,7 +29,7 @@ class Recorded(NamedTuple):
     """The attributes of its op."""
 
     def result(self, of: str = "") -> Any:
-        """Return the recorded result; raises an exception of the recorded class, of the package *of* if there are several, and text."""
+        """Return the recorded result, or raise the recorded exception; *of*: the package to prefer if class names clash."""
         if self.error is not None:
             raise exception_of(self.error, of)
         return self.value
@@ -56,32 +56,32 @@ class Recorded(NamedTuple):
         return (found if is_list(found) else [found]), returned
 
 
-class Giving(Protocol):
-    """Returns what a tool's call gets in a replay, by its op; None for one that runs. Raises `OptreeError` for one that differs."""
+class ReplayTool(Protocol):
+    """Return the recorded result of a tool's call, by its op; None if it must run. Raises `OptreeError` if it differs."""
 
-    def __call__(self, op: Op, *, is_stream: bool = False, is_remote: bool = False) -> Recorded | None:
-        """Return it; *is_stream*: to a generator; *is_remote*: by another program, with all that it called."""
+    def __call__(self, op: Op, *, is_stream: bool = False, is_remote: bool = False, runs: str = "") -> Recorded | None:
+        """Return it; *is_stream*: to a generator; *is_remote*: by another program, with all it called; *runs*: why it runs anyway."""
         ...
 
 
-class _Replaying:
+class _CurrentReplay:
     """The replay of this process, if there is one."""
 
-    __slots__ = ("give",)
+    __slots__ = ("answer_tool",)
 
     def __init__(self) -> None:
-        self.give: Giving | None = None
+        self.answer_tool: ReplayTool | None = None
 
 
-REPLAYING: Final = _Replaying()
+CURRENT_REPLAY: Final = _CurrentReplay()
 
 
 def recorded(instrument: object, *, is_stream: bool = False, scope: context.Scope | None = None) -> Recorded | None:
-    """Return what a decorated call gets that has begun here, or has the *scope*; None for one that runs."""
-    give, where = REPLAYING.give, scope or context.here()
-    if give is None or where is None or where.op is None or getattr(where.finish, "__self__", None) is not instrument:
+    """Return the recorded result for the current (or *scope*'s) decorated call; None if it must run."""
+    answer_tool, where = CURRENT_REPLAY.answer_tool, scope or context.here()
+    if answer_tool is None or where is None or where.op is None or getattr(where.finish, "__self__", None) is not instrument:
         return None
-    return give(where.op, is_stream=is_stream)
+    return answer_tool(where.op, is_stream=is_stream)
 
 
 def note_type(op: Op, value: object) -> None:

@@ -22,7 +22,7 @@ from optree.tracing import context
 from optree.tracing.context import CURRENT, Holder, Scope
 from optree.tracing.faults import fault, guarded, unless_faulty
 from optree.tracing.holding import Exit, HeldScope, left_after, take_held
-from optree.tracing.recorded import REPLAYING, Recorded, recorded
+from optree.tracing.recorded import CURRENT_REPLAY, Recorded, recorded
 from optree.tracing.results import Result
 from optree.tracing.runtime import RUNTIME
 from optree.tracing.unrecorded import PIECE, SESSION, UnrecordedPiece
@@ -109,7 +109,7 @@ def _function(function: Callable[..., Any], instrument: Instrument, names: Names
         if not RUNTIME.config.enabled:
             return function(*args, **kwargs)
         with _begun(instrument, names, args, kwargs) as piece:
-            given = None if REPLAYING.give is None else recorded(instrument)
+            given = None if CURRENT_REPLAY.answer_tool is None else recorded(instrument)
             return piece.result(function(*args, **kwargs) if given is None else given.result())
 
     return call
@@ -121,7 +121,7 @@ def _coroutine(function: Callable[..., Any], instrument: Instrument, names: Name
         if not RUNTIME.config.enabled:
             return await function(*args, **kwargs)
         with _begun(instrument, names, args, kwargs) as piece:
-            given = None if REPLAYING.give is None else recorded(instrument)
+            given = None if CURRENT_REPLAY.answer_tool is None else recorded(instrument)
             return piece.result(await function(*args, **kwargs) if given is None else given.result())
 
     return call
@@ -398,7 +398,7 @@ class _Stream(_Items):
 
     def recorded(self) -> Recorded | None:
         """Return what it gets in a replay; None for a generator that runs."""
-        return None if REPLAYING.give is None else recorded(self._instrument, is_stream=True, scope=self._scope)
+        return None if CURRENT_REPLAY.answer_tool is None else recorded(self._instrument, is_stream=True, scope=self._scope)
 
     def leave(self, _scope: Scope | None, _error: BaseException | None) -> None:
         """Put back what was before the piece; the generator may be inside a block of its own when it yields."""

@@ -12,9 +12,11 @@ from claude_agent_sdk import ClaudeSDKClient, HookMatcher, query  # noqa: E402
 
 import optree  # noqa: E402
 from optree.capture import instrument, uninstrument  # noqa: E402
+from optree.capture.replay import RAN_FOR, WHY  # noqa: E402
+from optree.nodes import REPLAY_OF  # noqa: E402
 from optree.store import Directory  # noqa: E402
 from optree.store.recovery import load  # noqa: E402
-from optree.testing import capture  # noqa: E402
+from optree.testing import capture, replay  # noqa: E402
 from optree.tree import walk_ops  # noqa: E402
 from tests.capture.claude import (  # noqa: E402
     ASKED,
@@ -265,3 +267,15 @@ asyncio.run(main())
     ops = [op for _, _, op in walk_ops(tree)]
     assert [("llm", "ok"), ("tool", None)] == [(op.kind, op.status) for op in ops]
     assert (call_of(1), "Weather?") == (ops[0].accounting[0].tokens, tree.session.turns[0].prompts["user"])
+
+
+def test_a_replay_does_not_answer_for_it(hooked, child):  # noqa: ARG001 - the hooks are there
+    """In a replay Claude Code is asked again, and its tools run, which is noted of each."""
+    steps = [ASKED, INIT, answer("m-1", calls("Read", path="/a")), returned("here"), answer("m-2", said("It rains")), told(2)]
+    with capture() as recorded:
+        expected = ask(child, *steps)
+    with replay(recorded.tree), capture() as again:
+        assert expected == ask(child, *steps)
+    known = op_of(again, "Read").attributes
+    assert ("test-1:1.2", "tools of Claude Code are not replayed") == (known[RAN_FOR], known[WHY])
+    assert [None, None] == [op.attributes.get(REPLAY_OF) for _, _, op in walk_ops(again.tree) if op.kind == "llm"]

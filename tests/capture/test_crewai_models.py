@@ -22,9 +22,11 @@ from pydantic import BaseModel
 import optree
 from optree.capture import START as AUTO
 from optree.capture import instrument, uninstrument
+from optree.capture.replay import RAN_FOR, WHY
+from optree.nodes import REPLAY_OF
 from optree.store import Directory
 from optree.store.recovery import load
-from optree.testing import capture
+from optree.testing import capture, replay
 from optree.tree import walk_ops, walk_sessions
 from optree.values import decode
 from tests.capture.calls import CHAT, CHAT_EVENTS, CHAT_TOOL, MESSAGE, QUESTION
@@ -262,3 +264,27 @@ def test_a_kill_keeps_the_tree(provider, tmp_path):
     assert ({"city": "Athens"}, None) == (decode(ops["weather"].request.payload), ops["weather"].ended_at)
     assert ("system", None) == (ops["task Weather?"].kind, ops["task Weather?"].ended_at)
     assert (1, 8) == (session.totals.llm_requests, session.totals.input_tokens)
+
+
+def test_tools_in_a_replay(provider, model, hooked):  # noqa: ARG001 - the hooks are there
+    """In a replay models get their answers, and tools run again, which is noted."""
+    provider.says(CHAT_TOOL, CHAT)
+    with capture() as recorded:
+        expected = ask(crew_of(model, weather))
+    sent = len(provider.requests)
+    with replay(recorded.tree), capture() as again:
+        assert expected == ask(crew_of(model, weather))
+    assert sent == len(provider.requests)
+    [op], [before] = ops_of(again, "weather"), ops_of(recorded, "weather")
+    found = {name: one for name, one in op.attributes.items() if name.startswith("replay.")}
+    assert {RAN_FOR: f"test-1:{before.path}", WHY: "tools of CrewAI are not replayed"} == found
+    assert f"optree replay: run again, {found[WHY]}" in [line.message for line in op.logs]
+
+
+def test_models_in_a_replay(hooked):  # noqa: ARG001 - as above
+    """In a replay a model that calls nobody is called again: its calls count as made, and have no recorded answer."""
+    with capture() as recorded:
+        expected = ask(crew_of(scripted(ASKS, "It rains"), weather))
+    with replay(recorded.tree), capture() as again:
+        assert expected == ask(crew_of(scripted(ASKS, "It rains"), weather))
+    assert [None, None] == [op.attributes.get(REPLAY_OF) for op in calls_of(again)]

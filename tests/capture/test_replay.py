@@ -24,6 +24,7 @@ from optree.tree import walk_ops
 from optree.tree.redacted import redacted
 from optree.values import decode
 from tests.capture.calls import CALLS, CHAT, QUESTION
+from tests.capture.conftest import outcome
 from tests.capture.provider import Reply, events
 from tests.capture.test_bedrock import client as bedrock
 from tests.capture.test_wire import CASES, COHERE_TOOLS, EVENTS, OLLAMA
@@ -358,8 +359,11 @@ def test_a_fork_at_no_op(provider, client):
         pass
 
 
+UNGIVEN = "recorded answers cannot be given through aiohttp, only through httpx: the request was not sent"
+
+
 def test_what_no_answer_can_be_given_through(provider):
-    """A request through aiohttp is refused, and not sent."""
+    """A request through aiohttp is refused, and not sent; it got no answer."""
     provider.says(CHAT)
     sent = {"model": "gpt-5", "messages": QUESTION}
 
@@ -368,9 +372,10 @@ def test_what_no_answer_can_be_given_through(provider):
             return await response.json()
 
     _, recorded = record(lambda: asyncio.run(asking()))
-    with replay(recorded.tree), pytest.raises(ConnectionError, match="cannot be given through aiohttp"):
-        record(lambda: asyncio.run(asking()))
-    assert 1 == len(provider.requests)
+    with pytest.raises(AssertionError) as raised, replay(recorded.tree), capture() as again:
+        assert (ConnectionError, f"optree replay: {UNGIVEN}") == outcome(lambda: asyncio.run(asking()))
+    assert (f"1.1: {UNGIVEN}", 1) == (str(raised.value), len(provider.requests))
+    assert [(UNGIVEN, None)] == [(op.attributes["replay.difference"], op.attributes.get("replay.of")) for op in llms(again)]
 
 
 def test_nothing_is_sent_through_botocore(provider):
@@ -379,8 +384,8 @@ def test_nothing_is_sent_through_botocore(provider):
     provider.says(Reply({"output": {"message": {"role": "assistant", "content": [{"text": "It rains"}]}}, "stopReason": "end_turn"}))
     asked = {"modelId": "amazon.nova-lite-v1:0", "messages": [{"role": "user", "content": [{"text": "Weather?"}]}]}
     _, recorded = record(lambda: client.converse(**asked))
-    with replay(recorded.tree), pytest.raises(ConnectionError, match="cannot be given through botocore"):
-        record(lambda: client.converse(**asked))
+    with pytest.raises(AssertionError, match="cannot be given through botocore"), replay(recorded.tree):
+        assert ConnectionError is outcome(lambda: record(lambda: client.converse(**asked)))[0]
     assert 1 == len(provider.requests)
 
 
@@ -499,3 +504,38 @@ def test_a_replay_while_optree_is_switched_off(line):
     """A program that would ask its provider is not started."""
     line.env["OPTREE_DISABLED"] = "1"
     assert "OPTREE_DISABLED switches optree off" in line("replay", "last", "--", "true", code=2).stderr
+
+
+AIOHTTP = """
+import asyncio
+import sys
+
+import aiohttp
+
+
+async def ask(session, question):
+    sent = {"model": "gpt-5", "messages": [{"role": "user", "content": question}]}
+    async with session.post(sys.argv[1] + "/v1/chat/completions", json=sent) as response:
+        await response.json()
+
+
+async def main():
+    async with aiohttp.ClientSession() as session:
+        for question in ("Weather?", "Snow?"):
+            await ask(session, question)
+
+
+asyncio.run(main())
+"""
+
+
+def test_replay_of_a_program_on_aiohttp(tmp_path, provider):
+    """A call that no answer can be given to counts as none that got one, and no fork is proposed, which would fail there too."""
+    line = CommandLine(tmp_path)
+    line.agent.write_text(AIOHTTP)
+    provider.says(CHAT)
+    line("run", "--auto", "--", sys.executable, "agent.py", provider.url)
+    [txn] = line.txns()
+    run = line("replay", "last", "--", sys.executable, "agent.py", provider.url, code=1)
+    expected = f"optree: 0 of 2 calls of models were answered as in {txn}; not asked for: 2.1; 1 differ, the first at 1.1: {UNGIVEN}\n"
+    assert (True, False, 2) == (expected in run.stderr, "optree fork" in run.stderr, len(provider.requests)), run.stderr

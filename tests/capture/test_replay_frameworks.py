@@ -10,7 +10,9 @@ pytest.importorskip("langgraph", reason="the frameworks are not there for this P
 import agents
 import langchain_core.tools
 from agents.run_internal import tool_execution
+from langchain_core.documents import Document
 from langchain_core.messages import ToolMessage
+from langchain_core.retrievers import BaseRetriever
 from mcp import Client, MCPError
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
@@ -353,3 +355,21 @@ def test_hooks_are_taken_out():
     hooked = [vars(owner)[name] for owner, name in owners]
     uninstrument()
     assert [one.__wrapped__ for one in hooked] == [vars(owner)[name] for owner, name in owners]
+
+
+def test_a_retriever_of_langchain_runs():
+    """A retriever runs again in a replay, which is noted."""
+
+    class Shelf(BaseRetriever):
+        def _get_relevant_documents(self, query, *, run_manager):  # noqa: ARG002 - as it is called
+            return [Document(f"about {query}")]
+
+    def ask():
+        with capture() as recording, optree.session("lead"):
+            Shelf().invoke("rain")
+        return recording
+
+    recorded = ask()
+    with replay(recorded.tree):
+        [op] = tools(ask())
+    assert ("test-1:1.1", "retrievers of LangChain are not replayed") == (op.attributes[RAN_FOR], op.attributes[WHY])

@@ -87,3 +87,54 @@ def test_a_session_that_cannot_be_read(line):
     run = line("run", "--", sys.executable, "agent.py", "tides", code=1)
     assert re.search(r"OptreeError: optree replay: .*nosuch", run.stderr), run.stderr
     assert "tides\nmoon\n" == (line.folder / "ran").read_text()
+
+
+def test_last_is_no_replay(line):
+    """`last` passes over replays and forks: what is replayed is what they replay."""
+    [txn] = line.txns()
+    command = ("--", sys.executable, "agent.py", "tides", "moon")
+    for words in (("replay", "last"), ("fork", "last", "--at", "1.2"), ("replay", "last")):
+        assert f"calls of models were answered as in {txn};" in line(*words, *command).stderr
+
+
+def test_all_that_is_there_is_a_replay(line):
+    """Where there are replays only, one is to be named."""
+    [txn] = line.txns()
+    line("replay", txn, "--", sys.executable, "agent.py", "tides", "moon")
+    next((line.base / "sessions").glob(f"{txn}.*")).unlink()
+    assert "are replays: name the one" in line("replay", "last", "--", "true", code=1).stderr
+
+
+LIVE = """
+import sys
+
+import optree
+
+
+@optree.llm(provider="example", model="small-1")
+def ask(question):
+    return question.upper()
+
+
+with optree.session("agent"), optree.turn(user="go"):
+    print(*map(ask, sys.argv[1:]))
+    with optree.tool("block"):
+        pass
+"""
+
+
+def test_models_that_are_called_live(tmp_path):
+    """Models that are not asked through httpx are called, which is said; a fork, which would do the same, is not proposed."""
+    line = CommandLine(tmp_path)
+    line.agent.write_text(LIVE)
+    line("run", "--", sys.executable, "agent.py", "tides", "moon")
+    [txn] = line.txns()
+    run = line("replay", txn, "--", sys.executable, "agent.py", "tides", "moon")
+    told = "1 call of tools was not replayed, the first at 1.3; 2 calls of models were made live: they are not sent through httpx"
+    assert ("TIDES MOON\n", True) == (
+        run.stdout,
+        run.stderr.endswith(f"optree: 0 of 2 calls of models were answered as in {txn}; {told}\n"),
+    )
+    run = line("replay", txn, "--", sys.executable, "agent.py", "tides", "sun", code=1)
+    assert "; 2 calls of models were made live: they are not sent through httpx; not asked for: 1.2\n" in run.stderr
+    assert "optree fork" not in run.stderr

@@ -36,6 +36,7 @@ def public():
 
 DOCSTRINGS = {name: inspect.getdoc(value) or "" for name, value in public()}
 TEXTS = {str(page.relative_to(ROOT)): page.read_text() for page in PAGES} | DOCSTRINGS
+NAMED = {found[1]: code for text in TEXTS.values() for code in BLOCK.findall(text) if (found := re.match(r"# (\w+)\.py\n", code))}
 BLOCKS = [pytest.param(code, id=f"{name}:{number}") for name, text in TEXTS.items() for number, code in enumerate(BLOCK.findall(text), 1)]
 
 
@@ -54,6 +55,9 @@ def test_code_runs(code, tmp_path, monkeypatch):
         monkeypatch.setenv("CREWAI_DISABLE_TELEMETRY", "true")
         monkeypatch.setenv("CREWAI_TRACING_ENABLED", "false")
         monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    for name in re.findall(r"^from (\w+) import ", code, re.MULTILINE):
+        if name in NAMED:
+            (tmp_path / f"{name}.py").write_text(NAMED[name])
     checked = f"{code}\n{CHECK}" if "import optree" in code else code
     with receiver("http/protobuf") as collector:
         run = run_code(checked.replace(COLLECTOR, collector.endpoint), tmp_path)

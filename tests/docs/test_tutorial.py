@@ -27,6 +27,21 @@ def test_the_tutorial_as_a_reader_follows_it(tmp_path):
     assert 8 == len(shown)
 
 
+@pytest.mark.parametrize(("page", "modules"), [("tutorial.md", ("agent", "test_agent")), ("howto/replay.md", ("weather", "test_recorded"))])
+def test_the_tests_that_a_page_has_recorded(tmp_path, page, modules):
+    """The recordings of a page's tests are written by the option, and then these pass, also where the provider answers no more."""
+    blocks = [text for kind, text in BLOCK.findall((ROOT / "docs" / page).read_text()) if kind == "python"]
+    for name in modules:
+        (tmp_path / f"{name}.py").write_text(next(text for text in blocks if text.startswith(f"# {name}.py\n")))
+    command = f"python -m pytest -q -p no:cacheprovider {modules[1]}.py"
+    assert " passed in " in output_of(f"{command} --optree-update", tmp_path)
+    program = tmp_path / f"{modules[0]}.py"
+    program.write_text(re.sub(r"(?m)^def (?:answer|model)\(request.*$", "\\g<0>\n    raise OSError('no network')", program.read_text()))
+    assert "no network" in program.read_text()
+    for options in ("", " --optree-update"):
+        assert " passed in " in output_of(command + options, tmp_path)
+
+
 def output_of(command, folder):
     """Return what a command of the shell prints, with this Python and this optree first on its path."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
