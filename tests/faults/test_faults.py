@@ -53,8 +53,8 @@ def test_a_full_disk_leaves_the_last_sign_of_life():
 @pytest.mark.slow
 @preloads
 def test_nothing_acknowledged_is_lost_at_any_call():
-    """At 2,000 file calls of owners, forked, joined and spawned processes nothing acknowledged is lost or altered; what is said is so."""
-    command = [sys.executable, "-m", "tests.faults", "--points", "2000", "--seed", "1"]
+    """At 4,000 file calls of owners, forked, joined and spawned processes nothing acknowledged is lost or altered; what is said is so."""
+    command = [sys.executable, "-m", "tests.faults", "--points", "4000", "--seed", "1"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert 0 == ran.returncode, ran.stderr
     assert ran.stdout.splitlines()[-1].endswith(" s, 0 not as promised")
