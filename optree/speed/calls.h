@@ -8,7 +8,7 @@
 
 #define CALL_OBJECTS(X) \
     X(op_scope_type) X(scope_type) X(handle_type) X(names_type) X(held_type) X(current) X(runtime) X(context) X(bound_arguments) \
-    X(not_entered) X(take_result) X(left_call) X(block_not_entered) X(left_block) X(left_method)
+    X(not_entered) X(take_result) X(left_call) X(block_not_entered) X(left_block) X(left_method) X(count_fault)
 
 #define CALL_FIELDS(X) \
     X(scope, session) X(scope, turn) X(scope, op) X(scope, before) X(scope, holder) X(scope, piece) X(scope, budget) X(handle, builder) X(held, scope) X(held, holder) X(held, thread)
@@ -278,6 +278,19 @@ fetched(void)
     return error;
 }
 
+/* Return what such a function gave; a fault of ours in it is counted, and *instead* it is. */
+static PyObject *
+unless_ours(PyObject *result, PyObject *instead)
+{
+    result = unless_full(result, instead);
+    if (result == NULL && PyErr_ExceptionMatches(PyExc_Exception)) {
+        PyObject *error = fetched();
+        result = done(PyObject_CallOneArg(count_fault, error)) < 0 ? NULL : Py_NewRef(instead);
+        Py_DECREF(error);
+    }
+    return result;
+}
+
 /* As the Python piece's `__enter__`. */
 static PyObject *
 piece_enter(PyObject *self, PyObject *unused)
@@ -325,7 +338,7 @@ piece_result(PyObject *self, PyObject *value)
     PyObject *op = piece->scope == NULL ? NULL : GET(piece->scope, scope, op);
     if (op != NULL && !(is_a(op, op_type) && is_a(GET(op, op, bare), op_node_type) && keep_result(op, value))) {
         PyObject *given[3] = {piece->instrument, piece->scope, value};
-        PyObject *open = unless_full(PyObject_Vectorcall(take_result, given, 3, NULL), Py_False);
+        PyObject *open = unless_ours(PyObject_Vectorcall(take_result, given, 3, NULL), Py_False);
         if (open == NULL) {
             return NULL;
         }
@@ -368,7 +381,7 @@ leave_piece(Piece *piece, PyObject *error)
     }
     PyObject *flaw = result < 0 ? fetched() : Py_NewRef(Py_None);
     PyObject *given[5] = {piece->instrument, piece->scope, piece->open ? Py_True : Py_False, error, flaw};
-    PyObject *left = unless_full(PyObject_Vectorcall(left_call, given, 5, NULL), Py_None);
+    PyObject *left = unless_ours(PyObject_Vectorcall(left_call, given, 5, NULL), Py_None);
     Py_DECREF(flaw);
     return left;
 }
@@ -383,7 +396,7 @@ leave_block(PyObject *instrument, PyObject *held, PyObject *error)
         Py_RETURN_NONE;
     }
     PyObject *flaw = result < 0 ? fetched() : Py_NewRef(Py_None), *given[4] = {instrument, held, error, flaw};
-    PyObject *left = unless_full(PyObject_Vectorcall(left_block, given, 4, NULL), Py_None);
+    PyObject *left = unless_ours(PyObject_Vectorcall(left_block, given, 4, NULL), Py_None);
     Py_DECREF(flaw);
     return left;
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from optree import speed
 from optree.tracing import context, holding, scopes, wrapping
+from optree.tracing.faults import fault
 from optree.tracing.handles import Session
 from optree.tracing.runtime import RUNTIME
 
@@ -26,6 +27,7 @@ def install() -> None:
         block_not_entered=holding.block_not_entered,
         left_block=holding.left_block,
         left_method=holding.left,
+        count_fault=fault,
     ):
         speed.quicken(wrapping, "_begun")
         speed.quicken(holding.Exit, "__get__")

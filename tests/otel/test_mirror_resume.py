@@ -79,7 +79,7 @@ def test_what_a_crash_left_open_goes_out_on_request(jaeger, tmp_path):
     assert ended == once(jaeger.wait_for_trace(trace_of(txn), len(ended)))
     mirror = OtelMirror(resolve({"endpoint": jaeger.http}, {}))
     found = sweep(mirror, Directory.of(tmp_path, None, None), also_open=True)
-    assert [(txn, len(nodes) - len(ended), "")] == [(sent.txn, sent.spans, sent.said) for sent in found]
+    assert [(txn, len(nodes) - len(ended), "")] == [(sent.txn, sent.spans, sent.reason) for sent in found]
     assert mirror.flush(20)
     spans = jaeger.wait_for_trace(trace_of(txn), len(nodes))
     assert [node[:4] for node in nodes] == [span[:4] for span in once(spans)]
@@ -112,7 +112,7 @@ def test_sent_once_more(jaeger, tmp_path):
     first = {span.span_id: span for span in jaeger.wait_for_trace(origin[3:35], 4)}
     where = Directory.of(tmp_path, None, None)
     mirror = OtelMirror(resolve({"endpoint": jaeger.http}, {}))
-    assert "is delivered already; send it once more with --again" == send(mirror, loaded(tmp_path, txn), where).said
+    assert "is delivered already; send it once more with --again" == send(mirror, loaded(tmp_path, txn), where).reason
     assert 4 == send(mirror, loaded(tmp_path, txn), where, again=True).spans
     assert mirror.flush(20)
     both = jaeger.wait_for_trace(origin[3:35], 8)
