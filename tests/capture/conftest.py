@@ -1,14 +1,20 @@
 """A scripted provider, and hooks that are there for one test."""
 
 import gc
+import signal
+import sys
 
 import pytest
 
-from optree.capture import instrument, uninstrument
-from optree.testing import capture
+import optree
+from optree.capture import START, instrument, uninstrument
+from optree.store import Directory
+from optree.store.recovery import load
+from optree.testing import capture, replay
 from tests.capture.claude import Child
 from tests.capture.documented import EITHER, Documented
-from tests.capture.provider import Provider
+from tests.capture.provider import Provider, Reply
+from tests.cli.conftest import ROOT, CommandLine
 
 
 def outcome(function):
@@ -27,6 +33,50 @@ def with_hooks(function):
             return function()
     finally:
         uninstrument()
+
+
+def record(run):
+    """Return what a program returns, and what it records."""
+    with capture() as recording, optree.session("agent"), optree.turn(user="Weather?"):
+        result = run()
+    return result, recording
+
+
+def twice(provider, replies, run):
+    """Return what a program comes to, recorded and in a replay, and both recordings; in the replay nothing may be sent."""
+    provider.says(*replies)
+    with capture() as recorded:
+        expected = outcome(run)
+    sent = len(provider.requests)
+    provider.says(Reply({}, status=500))
+    with replay(recorded.tree), capture() as again:
+        found = outcome(run)
+    assert sent == len(provider.requests)
+    return expected, found, recorded, again
+
+
+def survives(fault, recording, monkeypatch, run):
+    """Hold a program on LangChain or CrewAI to its answer, and what is recorded of it, with a *fault* in a function of the hooks."""
+    monkeypatch.setattr(fault, lambda _parent: 1 / 0)
+    with optree.session("lead") as session:
+        assert "It rains" == run()
+    assert 2 == session.totals.llm_requests
+    assert recording.sessions
+
+
+@pytest.fixture
+def killed(provider, tmp_path):
+    """Return what runs a program that does not name optree until it kills itself, and returns the session that it leaves."""
+
+    def run(program):
+        line = CommandLine(tmp_path)
+        (line.folder / "agent.py").write_text(program)
+        process = line.start(sys.executable, "agent.py", provider.url, env=line.env | {"OPTREE_AUTO": "1", "PYTHONPATH": f"{START}:{ROOT}"})
+        assert ("True\n", -signal.SIGKILL) == (process.communicate()[0], process.returncode)
+        [txn] = line.txns()
+        return load(txn, Directory.of(line.base)).session
+
+    return run
 
 
 @pytest.fixture(scope="module")

@@ -77,6 +77,12 @@ def served_by(provider):
     return LLM(model="openai/gpt-5", base_url=f"{provider.url}/v1", api_key="none", max_retries=0)
 
 
+@pytest.fixture(name="model")
+def model_of_crewai(provider):
+    """Return the same."""
+    return served_by(provider)
+
+
 def forecaster(model, *tools, **more):
     """Return an agent."""
     return Agent(role="forecaster", goal="Tell the weather", backstory="You look out", llm=model, tools=list(tools), **more)

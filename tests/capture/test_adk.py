@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import signal
 import sys
 
 import pytest
@@ -22,10 +21,8 @@ from google.adk.workflow import Workflow  # noqa: E402
 from google.genai import types  # noqa: E402
 
 import optree  # noqa: E402
-from optree.capture import LIBRARIES, START, instrument, uninstrument  # noqa: E402
+from optree.capture import LIBRARIES, instrument, uninstrument  # noqa: E402
 from optree.nodes import Tokens  # noqa: E402
-from optree.store import Directory  # noqa: E402
-from optree.store.recovery import load  # noqa: E402
 from optree.testing import capture  # noqa: E402
 from optree.tree import walk_ops, walk_sessions  # noqa: E402
 from optree.values import decode  # noqa: E402
@@ -403,15 +400,10 @@ asyncio.run(InMemoryRunner(Agent(name="Triage", model=model, sub_agents=[billing
 
 
 @pytest.mark.captured("google-adk", "Runner", "tools", "sub-agents", "killed", added="--auto", checks=("agents", "calls"))
-def test_a_kill_keeps_the_tree(provider, tmp_path):
+def test_a_kill_keeps_the_tree(provider, killed):
     """A program that does not name optree and is killed in a tool leaves the same tree, with what was open not ended."""
     provider.says(HANDS_OFF, ASKS)
-    line = CommandLine(tmp_path)
-    (line.folder / "agent.py").write_text(PROGRAM)
-    process = line.start(sys.executable, "agent.py", provider.url, env=line.env | {"OPTREE_AUTO": "1", "PYTHONPATH": f"{START}:{ROOT}"})
-    assert ("True\n", -signal.SIGKILL) == (process.communicate()[0], process.returncode)
-    [txn] = line.txns()
-    session = load(txn, Directory.of(line.base)).session
+    session = killed(PROGRAM)
     found = sorted((op.path, op.kind) for _, _, op in walk_ops(session))
     assert [("1.1", "llm"), ("1.2", "session"), ("1.2.1.1", "llm"), ("1.2.1.2", "tool")] == found
     assert ("Triage", None, ["Triage", "Billing"]) == (

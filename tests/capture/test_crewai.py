@@ -27,15 +27,22 @@ from optree.nodes import Tokens
 from optree.tree import walk_sessions
 from optree.values import decode
 from tests.capture.calls import CHAT, CHAT_EVENTS, CHAT_TOOL, QUESTION
-from tests.capture.crews import MARKS, ask, broken, calls_of, crew_of, forecaster, ops_of, paths_of, scripted, served_by, task_of, weather
+from tests.capture.crews import (  # noqa: F401 - model_of_crewai is a fixture
+    MARKS,
+    ask,
+    broken,
+    calls_of,
+    crew_of,
+    forecaster,
+    model_of_crewai,
+    ops_of,
+    paths_of,
+    scripted,
+    task_of,
+    weather,
+)
 
 pytestmark = MARKS
-
-
-@pytest.fixture
-def model(provider):
-    """Return a model that the provider answers for."""
-    return served_by(provider)
 
 
 @pytest.mark.captured("crewai", "crews", "tools", added="one line", checks=("agents", "calls", "tokens"))

@@ -1,7 +1,6 @@
 """Programs on OpenAI's Agents SDK, as its documentation writes them, become whole trees: agents, hand-offs, tools and guardrails."""
 
 import asyncio
-import signal
 import sys
 
 import pytest
@@ -14,8 +13,6 @@ from agents import Agent, GuardrailFunctionOutput, Model, ModelResponse, RunConf
 import optree  # noqa: E402
 from optree.capture import START, instrument, uninstrument  # noqa: E402
 from optree.nodes import Tokens  # noqa: E402
-from optree.store import Directory  # noqa: E402
-from optree.store.recovery import load  # noqa: E402
 from optree.testing import capture  # noqa: E402
 from optree.tree import walk_ops, walk_sessions  # noqa: E402
 from optree.values import decode  # noqa: E402
@@ -473,15 +470,10 @@ print(asyncio.run(agents.Runner.run(agents.Agent(name="Triage", model="gpt-5", h
 
 
 @pytest.mark.captured("openai-agents", "Runner", "tools", "sub-agents", "killed", added="--auto", checks=("agents", "calls"))
-def test_a_kill_keeps_the_tree(provider, tmp_path):
+def test_a_kill_keeps_the_tree(provider, killed):
     """A program that does not name optree and is killed in a tool leaves the same tree, with what was open not ended."""
     provider.says(HANDS_OFF, ASKS)
-    line = CommandLine(tmp_path)
-    (line.folder / "agent.py").write_text(PROGRAM)
-    process = line.start(sys.executable, "agent.py", provider.url, env=line.env | {"OPTREE_AUTO": "1", "PYTHONPATH": f"{START}:{ROOT}"})
-    assert ("True\n", -signal.SIGKILL) == (process.communicate()[0], process.returncode)
-    [txn] = line.txns()
-    session = load(txn, Directory.of(line.base)).session
+    session = killed(PROGRAM)
     assert [("1.1", "llm"), ("1.2", "session"), ("1.2.1.1", "llm"), ("1.2.1.2", "tool")] == [
         (op.path, op.kind) for _, _, op in walk_ops(session)
     ]

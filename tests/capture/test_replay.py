@@ -24,7 +24,7 @@ from optree.tree import walk_ops
 from optree.tree.redacted import redacted
 from optree.values import decode
 from tests.capture.calls import CALLS, CHAT, QUESTION
-from tests.capture.conftest import outcome
+from tests.capture.conftest import outcome, record
 from tests.capture.provider import Reply, events
 from tests.capture.test_bedrock import client as bedrock
 from tests.capture.test_wire import CASES, COHERE_TOOLS, EVENTS, OLLAMA
@@ -32,13 +32,6 @@ from tests.cli.conftest import CommandLine
 
 pytestmark = pytest.mark.usefixtures("hooked")
 LIMIT = Reply({"error": {"message": "slow down"}}, status=429, headers={"retry-after-ms": "1"})
-
-
-def record(run):
-    """Return what a program returns, and what it records."""
-    with capture() as recording, optree.session("agent"), optree.turn(user="Weather?"):
-        result = run()
-    return result, recording
 
 
 def llms(recording):

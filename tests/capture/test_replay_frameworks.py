@@ -32,8 +32,7 @@ from tests.capture import test_langchain as langchain
 from tests.capture import test_openai_agents as openai_agents
 from tests.capture import test_pydantic_ai as pydantic_ai
 from tests.capture.calls import CHAT, CHAT_TOOL
-from tests.capture.conftest import outcome
-from tests.capture.provider import Reply
+from tests.capture.conftest import outcome, twice
 from tests.capture.test_langchain import model as langchain_model  # noqa: F401 - a fixture
 from tests.capture.test_openai_agents import traced  # noqa: F401 - a fixture
 from tests.capture.test_pydantic_ai import model as pydantic_model  # noqa: F401 - a fixture
@@ -63,19 +62,6 @@ def told(recording):
     ops = [(op.name, op.status, op.error, op.attributes.get("error.type")) for op in tools(recording)]
     answers = [op.response and decode(op.response.payload) for op in tools(recording)]
     return shape(recording.tree), replace(recording.tree.session.totals, **free), ops, answers
-
-
-def twice(provider, replies, run):
-    """Return what a program comes to, recorded and again, both recordings, and how many requests were sent the second time."""
-    provider.says(*replies)
-    with capture() as recorded:
-        expected = outcome(run)
-    sent = len(provider.requests)
-    provider.says(Reply({}, status=500))
-    with replay(recorded.tree), capture() as again:
-        found = outcome(run)
-    assert sent == len(provider.requests)
-    return expected, found, recorded, again
 
 
 def given(recording):

@@ -12,10 +12,11 @@ import pytest
 import optree
 from optree.errors import OptreeError
 from optree.formats.plain_json import PlainJson
-from optree.testing import capture, replay, shape
+from optree.testing import replay, shape
 from optree.tree import walk_ops
 from optree.tree.redacted import redacted
 from optree.values import decode
+from tests.capture.conftest import record
 
 
 def refused(function, *arguments):
@@ -23,13 +24,6 @@ def refused(function, *arguments):
     with pytest.raises(OptreeError) as raised:
         function(*arguments)
     return str(raised.value)
-
-
-def record(run):
-    """Return what a program returns, and what it records."""
-    with capture() as recording, optree.session("agent"), optree.turn(user="Weather?"):
-        result = run()
-    return result, recording
 
 
 def tools(recording):
