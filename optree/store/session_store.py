@@ -186,7 +186,7 @@ class SessionStore:
         """In a forked child: leave the parent's files alone."""
         self.journal.forget()
         self._release_lock()
-        self.owner, self._later, self._healed = False, True, 0
+        self.owner, self._later, self._healed, self._fresh = False, True, 0, False
         for kept in (self.problems, self.current_problems, self.failed):
             kept.clear()
         self._upkeep = Upkeep(self._beat, self._tick, self._save, self._leave, self._problem)

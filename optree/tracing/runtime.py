@@ -61,7 +61,8 @@ class Runtime:
         use(self.config.redact)
         self.stores: dict[str, SessionStore] = {}
         self.problems = Problems(self.stores, has_console=lambda: self.config.console)
-        _ = [*map(self.problems.report, ignored)]
+        for problem in ignored:
+            self.problems.report(problem)
         self.sessions: dict[str, Session] = {}  # open root sessions, by txn
         self.unsaved: dict[str, Unsaved] = {}  # those of them that have no store, by txn, with takers that count their lost records
         self.holders: dict[str, Holder] = {}  # by txn of a root session, a weak reference that dies with its `with` statement
@@ -99,7 +100,7 @@ class Runtime:
                 process = os.getpid()
                 session = self._begun(agent, attributes, holder)
                 store = self.stores.get(session.txn)
-                if os.getpid() == process or (store is not None and (store.process == os.getpid() or not store.owner)):
+                if os.getpid() == process or (store is not None and store.process == os.getpid()):
                     note_begun(session.txn)
                     return session
                 self._leave_to_parent(session.txn)  # in a child that a signal's handler forked before the session had begun
@@ -118,7 +119,8 @@ class Runtime:
 
     def _leave_to_parent(self, txn: str) -> None:
         """Forget what a forked child has of a session that is its parent's."""
-        _ = [known.pop(txn, None) for known in (self.sessions, self.holders, self.unsaved)]
+        for known in (self.sessions, self.holders, self.unsaved):
+            known.pop(txn, None)
         if (console := self.consoles.pop(txn, None)) is not None:
             console.close()
         if (store := self.stores.pop(txn, None)) is not None:
@@ -149,7 +151,7 @@ class Runtime:
             while process != os.getpid():  # once more in a child that a signal's handler forked meanwhile
                 process = os.getpid()
                 store = self.stores.get(txn) or self._joined_store(txn)
-                if process != os.getpid() and (store is None or store.process == process):
+                if process != os.getpid() and (store is None or store.process != os.getpid()):
                     self._leave_to_parent(txn)
             if store is None:
                 return None

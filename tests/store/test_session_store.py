@@ -493,3 +493,26 @@ def test_what_the_disk_refused_at_last_is_noted_when_the_session_is_let_go(begin
     assert store.let_go()
     assert [1, True] == [store.unwritten, store.live.exists()]
     assert ["1 records were never written, since the disk would not take them"] == load("txn-1", directory).damage.lost()
+
+
+class Settling(OS):
+    """A process settles the session just before a journal of it is locked, once it is told to."""
+
+    settling = False
+
+    def lock(self, fd):
+        """Remove the file, and lock what was opened."""
+        if self.settling:
+            self.settling = False
+            next(self.live.glob("j-0001-*")).unlink()
+        return super().lock(fd)
+
+
+def test_a_forked_child_whose_file_is_settled_as_it_is_made(begin):
+    """A child that its parent did not wait for makes another file, also where the parent has made the directory itself."""
+    system = Settling()
+    _, store = begin(system=system)
+    system.live, system.settling = store.live, True
+    store.after_fork()
+    assert store.journal.path.exists()
+    store.close(0.0)
