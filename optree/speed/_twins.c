@@ -61,6 +61,7 @@ count_overflow(void)
 #include "ops.h"
 #include "calls.h"
 #include "present.h"
+#include "files.h"
 
 /* Count what a quick function raised of its own, as the Python function's guard does; returns what it returns then. */
 static PyObject *
@@ -347,6 +348,7 @@ static PyMethodDef METHODS[] = {
     {"prepare_journal", prepare_journal, METH_O, "Take the type of journals; raises where it is not as it must be."},
     {"prepare_calls", prepare_calls, METH_O, "Take the types and functions of decorated calls; raises where they are not as they must be."},
     {"presence", presence, METH_VARARGS, "Return a function that tells which of given texts stand in a text."},
+    {"opener", opener, METH_O, "Return a function that opens a file that stays open, given the Python function that does."},
     {"twin", twin, METH_VARARGS, "Return the quick twin of a method, given its name and itself."},
     {NULL, NULL, 0, NULL},
 };

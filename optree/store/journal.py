@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from errno import EAGAIN, EMFILE, ENFILE
 from pathlib import Path
 from time import monotonic, sleep, time
@@ -121,7 +121,7 @@ class Journal:
         if not lazy:
             self.fd, self._claimed = self._claimed, -1
             try:
-                self._seed = self._head()
+                self._os.write_all(self.fd, self._head())
             except BaseException:
                 with suppress(OSError):
                     self._os.unlink(self.path)
@@ -162,16 +162,15 @@ class Journal:
         """Write records, all in one call to the operating system."""
         if self._unsynced is not None:
             self._give_up(self._unsynced)
-        if self.fd < 0 and not self._recover():
-            self._hold(batch)
-            return
+        written = False
+        if self.fd < 0:
+            written = not (self._held or self._unsaid or self._suspect)  # by the call that begins the file
+            if not self._recover(batch if written else ()):
+                self._hold(batch)
+                return
         try:
-            if len(batch) == 1 and not self.ordinal:
-                batch[0].n = self.last + 1
-                data = r.line(batch[0], self._seed)
-            else:
-                data = b"".join([self._line(record, n) for n, record in enumerate(batch, self.last + 1)])
-            if (done := self._write(self.fd, data)) < len(data):
+            data = b"" if written else self._lines(batch)
+            if data and (done := self._write(self.fd, data)) < len(data):
                 self._os.write_all(self.fd, data[done:])
         except (OSError, MemoryError, RecursionError) as error:
             pass_on(error)
@@ -342,24 +341,25 @@ class Journal:
                 pass_on(error)
                 self._fault(self.path, error)
 
-    def _line(self, record: r.Record, number: int) -> bytes:
-        if self.ordinal and not record.n:  # else it was tried before
-            put_at_the_end(record)
-        record.n = number
-        return r.line(record, self._seed)
+    def _lines(self, batch: Sequence[r.Record]) -> bytes:
+        """Number records from the next number on; returns their lines."""
+        for number, record in enumerate(batch, self.last + 1):
+            if self.ordinal and not record.n:  # else it was tried before
+                put_at_the_end(record)
+            record.n = number
+        return b"".join([r.line(record, self._seed) for record in batch])
 
-    def _head(self) -> int:
-        """Write the open file's first line; returns its sum, with which all others begin."""
+    def _head(self) -> bytes:
+        """Return the open file's first line, with whose sum all others begin."""
         segment = int(self.path.stem.rpartition("-")[2])
         first = self._held[0].n if self._held else self.last + 1
         header = r.Header(
             r.FORMAT, r.FORMAT, self.txn, f"{self.ordinal:04d}", segment, first, time() * 1e3, self._version,
             os.getpid(), calls.nodename(), self.base,
         )  # fmt: skip
-        written, seed = r.header_line(header)
-        self._os.write_all(self.fd, written)
         self._named, self.dirty = False, True
-        return seed
+        head, self._seed = r.header_line(header)
+        return head
 
     def _poison(self, error: Exception, batch: list[r.Record]) -> None:
         """Give the file up. Records of the batch keep their numbers: part of it may stand in the file."""
@@ -389,8 +389,8 @@ class Journal:
         self.dropped += len(batch[room:])
         self._unsaid += len(batch[room:])
 
-    def _recover(self) -> bool:
-        """Go on in a new segment once the disk takes one again, with what it has not taken and a gap for what is given up."""
+    def _recover(self, batch: Sequence[r.Record] = ()) -> bool:
+        """Go on in a new segment once the disk takes one again, with what it has not taken and a gap for what is given up, or a *batch*."""
         if monotonic() < self._retry_at:
             return False
         try:
@@ -402,7 +402,7 @@ class Journal:
                 _, self.path, self._claimed = claim(self.live, self.ordinal, 0, self._os)
             held, self.fd, self._claimed = len(self._held), self._claimed, -1
             try:
-                self._catch_up()
+                self._catch_up(batch)
             except BaseException as error:  # an interrupt too: what is written later has a first line before it
                 self._not_caught_up(error, begun=len(self._held) < held)
                 raise
@@ -434,21 +434,24 @@ class Journal:
         self._held.extendleft(reversed(back))
         self._again, self._suspect = [*self._again, *self._suspect], []
 
-    def _catch_up(self) -> None:
-        """Begin the file that is open, and write what is held."""
+    def _catch_up(self, batch: Sequence[r.Record]) -> None:
+        """Begin the file that is open, and write what is held, or a batch."""
         self._untried = 0
-        self._seed = self._head()
+        head = self._head()
         most = _AT_ONCE
+        if not self._held:
+            self._os.write_all(self.fd, head + self._lines(batch))
         while self._held:
             part = [self._held[place] for place in range(min(most, len(self._held)))]
             try:
-                lines = b"".join([r.line(record, self._seed) for record in part])
+                lines = b"".join([head, *(r.line(record, self._seed) for record in part)])
             except MemoryError:
                 if most == 1:
                     raise
                 most = 1
                 continue
             self._os.write_all(self.fd, lines)
+            head = b""
             for _ in part:
                 self._held.popleft()
         if self._unsaid:

@@ -43,7 +43,7 @@ def take(
     while True:
         fd = (opened or system.own)(path)
         try:
-            if system.lock(fd) and (fresh or system.is_at(fd, path)):  # else it was removed between the two calls
+            if system.lock(fd, new=True) and (fresh or system.is_at(fd, path)):  # else it was removed between the two calls
                 return fd  # at once: an interrupt hits a call
         except BaseException:
             release([fd], system)

@@ -146,7 +146,7 @@ def claim(live: Path, writer: int | None, above: int, system: OS, *, fresh: bool
             continue
         else:
             try:
-                if system.lock(fd) and (fresh or system.is_at(fd, path)):
+                if system.lock(fd, new=True) and (fresh or system.is_at(fd, path)):
                     return number, path, fd  # at once: an interrupt hits a call
             except BaseException:
                 system.close(fd)

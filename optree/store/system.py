@@ -278,9 +278,10 @@ class OS:
         """Remove an empty directory."""
         path.rmdir()
 
-    def lock(self, fd: int) -> bool:
-        """Lock a file for this writer without waiting; False if another has it."""
-        self._needs_open(fd)
+    def lock(self, fd: int, *, new: bool = False) -> bool:
+        """Lock a file, perhaps *new*ly opened, for this writer without waiting; False if another has it."""
+        if not new:
+            self._needs_open(fd)
         return calls.flock(fd)
 
     def lock_shared(self, fd: int) -> bool:

@@ -11,6 +11,7 @@ from functools import cache
 from itertools import count
 from typing import TextIO
 
+from optree import speed
 from optree.interrupts import pass_on, suppress
 
 if sys.platform == "win32":
@@ -69,7 +70,7 @@ def open_file(path: str | os.PathLike[str], flags: int, mode: int = 0o600) -> in
     return fds[0]
 
 
-def open_kept(path: str | os.PathLike[str], flags: int, mode: int = 0o600) -> int:
+def _open_kept(path: str | os.PathLike[str], flags: int, mode: int = 0o600) -> int:
     """Open a file that stays open, with a descriptor that the program's own files do not get.
 
     It is in the upper half of those that there are, each time another one: if the program closes it, no other file has it soon.
@@ -91,6 +92,9 @@ def open_kept(path: str | os.PathLike[str], flags: int, mode: int = 0o600) -> in
         _close(fds[len(closed) :])
         raise
     return fds[1]
+
+
+open_kept = speed.opener(_open_kept)
 
 
 def _close(fds: list[int]) -> None:

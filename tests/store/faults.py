@@ -39,11 +39,11 @@ class Faulty(OS):
         self.armed = False
 
     def _guarded(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
             self.calls[name] += 1
             if self.armed and name == self.call and self.first <= self.calls[name] < self.first + self.times:
                 raise OSError(self.code, os.strerror(self.code))
-            return real(*args)
+            return real(*args, **options)
 
         return call
 

@@ -30,11 +30,11 @@ class Counting(OS):
             setattr(self, name, self._counted(name, getattr(super(), name), seen))
 
     def _counted(self, name, real, seen):
-        def call(*args):
+        def call(*args, **options):
             self.calls[name] += 1
             seen()
             try:
-                return real(*args)
+                return real(*args, **options)
             finally:
                 seen()
 

@@ -166,9 +166,9 @@ class Interrupted(OS):
 
     call = ""
 
-    def lock(self, fd):
+    def lock(self, fd, *, new=False):
         """Lock."""
-        locked = super().lock(fd)
+        locked = super().lock(fd, new=new)
         self.interrupt("lock")
         return locked
 

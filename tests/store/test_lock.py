@@ -46,14 +46,14 @@ class Removing(OS):
         self.last = path
         return super().create(path)
 
-    def lock(self, fd):
+    def lock(self, fd, *, new=False):
         """Lock what is gone."""
         if not self.removed:
             self.removed.append(self.last)
             self.last.unlink()
             if self.directory:
                 self.last.parent.rmdir()
-        return super().lock(fd)
+        return super().lock(fd, new=new)
 
 
 def test_a_lock_on_a_removed_file_is_none(tmp_path):

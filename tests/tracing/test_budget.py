@@ -542,12 +542,12 @@ def test_a_file_that_is_replaced_before_it_is_locked(tmp_path):
     class Replacing(OS):
         replaced = False
 
-        def lock(self, fd):
+        def lock(self, fd, *, new=False):
             if not self.replaced:
                 self.replaced = True
                 shared.path.rename(tmp_path / "before")
                 SharedBytes(shared.path).create(b"other")
-            return super().lock(fd)
+            return super().lock(fd, new=new)
 
     system = Replacing()
     shared = SharedBytes(tmp_path / "one" / "shared", system)
