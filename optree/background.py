@@ -32,7 +32,12 @@ _START_SECONDS = 1.0
 """How long a thread that was asked for may take to begin, before another is."""
 _NEVER = float("inf")
 _FIRST = 0.0
+_PREFIX = "optree-"
 _workers: WeakSet[Worker] = WeakSet()
+AT_END: list[Callable[[], object]] = []
+"""What is called at the end of a process that Python ends without `atexit`: a child that a thread forked, with the last of its threads."""
+_by_thread = _forked_by_thread = _watched = False
+"""Whether the fork in progress, and that of this process, was by another thread than the main one; whether a thread waits for its end."""
 T = TypeVar("T")
 
 
@@ -222,7 +227,7 @@ class Worker:
     """One thread of this process, and the jobs that it does, those that are due longest first."""
 
     def __init__(self, name: str) -> None:
-        self._name = f"optree-{name}"
+        self._name = _PREFIX + name
         self._asked: deque[tuple[float, Job]] = deque()
         self._queue: list[tuple[float, int, Job]] = []
         self.refused: Exception | None = None
@@ -280,6 +285,8 @@ class Worker:
         self._started_at = now
         try:
             start_new_thread(self._launch, ())
+            if _forked_by_thread and not _watched:
+                start_new_thread(_end_with_threads, ())
         except BaseException as error:
             self._started_at = -_NEVER
             if isinstance(error, Exception):  # no more threads or memory, or the interpreter is going down
@@ -346,12 +353,37 @@ def _nothing_of(_error: BaseException) -> None:
     """Replaces the fault handler of a job that was cancelled."""
 
 
+def _before_fork() -> None:
+    global _by_thread  # noqa: PLW0603 - for the child
+    _by_thread = _forked_by_thread or get_ident() != threading.main_thread().ident
+
+
 def _after_fork() -> None:
+    global _forked_by_thread, _watched
+    _forked_by_thread, _watched = _by_thread, False
     for worker in list(_workers):
         worker.after_fork()
 
 
-calls.register_at_fork(after_in_child=_after_fork)
+def _end_with_threads() -> None:
+    """End this process once only optree's threads are left, as Python ends a child that another than the main thread forked."""
+    global _watched  # noqa: PLW0603 - set by the thread itself: an interrupted start may have made it, or not
+    if _watched:
+        return
+    _watched = True
+    while others := [thread for thread in threading.enumerate() if not thread.name.startswith(_PREFIX) and thread.ident != get_ident()]:
+        for thread in others:
+            if isinstance(thread, threading._DummyThread):  # noqa: SLF001 - made by no `Thread`: nobody can tell when it ends
+                return
+            thread.join()
+    try:
+        for deliver in AT_END:
+            deliver()
+    finally:
+        os._exit(0)
+
+
+calls.register_at_fork(before=_before_fork, after_in_child=_after_fork)
 
 
 if sys.platform == "linux" and sys.version_info < (3, 14):

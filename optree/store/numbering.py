@@ -11,10 +11,10 @@ from typing import Any
 from optree import records as r
 from optree.errors import StoreError
 from optree.interrupts import from_handler, pass_on, suppress
-from optree.store.directory import SUFFIXES, Directory, journals
+from optree.store.directory import SUFFIXES, Directory, journals, owners_journals
 from optree.store.formats import meta_of
 from optree.store.plain_values import object_of
-from optree.store.reader import read_journal
+from optree.store.reader import header_of, read_journal
 from optree.store.system import OS
 from optree.syscalls import calls
 
@@ -55,6 +55,16 @@ def last_given(live: Path, vector: dict[str, int], system: OS, writer: int = 0, 
         if not later or from_handler(error):
             raise
     return max([vector.get(f"{writer:04d}", 0), *(last_number(path, system) for path in own)])
+
+
+def given_by_others(live: Path, vector: dict[str, int], system: OS) -> int:
+    """Return the number of the owner's last record in any file but those that this process began, which are not read. Raises `OSError`."""
+    me, others = (os.getpid(), calls.nodename()), list[Path]()
+    for path in owners_journals(live):
+        header = header_of(path, system)
+        if header is None or (header.pid, header.host) != me:
+            others.append(path)
+    return max([vector.get("0000", 0), *(last_number(path, system) for path in others)])
 
 
 def last_before_another(live: Path, writer: int, above: int, last: int, system: OS) -> int:

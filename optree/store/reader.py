@@ -117,6 +117,12 @@ def read_journal(path: Path, after: int = 0, system: OS = REAL) -> JournalFile:
     return file
 
 
+def header_of(path: Path, system: OS = REAL) -> r.Header | None:
+    """Return the first line of a journal; None where it is missing or damaged. Raises `OSError` and `FormatError`."""
+    first = next(_lines(system.pieces(path)), None)
+    return _header(path, first[1]) if first and first[3] else None
+
+
 def _lost(file: JournalFile, holes: dict[range, int]) -> list[Flaw]:
     """Say which numbers are missing and where, but for those of which the writer knew: a gap counts them."""
     unknown = {hole: offset for hole, offset in holes.items() if not any(low <= hole[0] and hole[-1] <= high for low, high in file.omitted)}

@@ -20,7 +20,7 @@ from optree.store.directory import OWNERS, checked, exists, journals, nothing_sa
 from optree.store.journal import Journal
 from optree.store.journals import Journals
 from optree.store.ledger import Ledger
-from optree.store.numbering import known_vector, last_given, saved_vector
+from optree.store.numbering import given_by_others, known_vector, last_given, saved_vector
 from optree.store.options import StoreOptions
 from optree.store.reader import is_blank
 from optree.store.recovery import Loaded, load_to_resume
@@ -163,7 +163,7 @@ class SessionStore:
             self.stream.alone(self._close_journal)
         if not self.owner:
             self._settle_owners()
-        self.stream.subscribe(Late(self._close_again), ordered=False)
+        self.stream.subscribe(Late(self._close_again, self.stream.alone), ordered=False)
         return done
 
     def let_go(self) -> bool:
@@ -171,7 +171,7 @@ class SessionStore:
         if free := bool(if_free(self._writing, self._abandon)):
             self._beat()
             self._release_lock()
-            self.stream.subscribe(Late(self._close_again), ordered=False)
+            self.stream.subscribe(Late(self._close_again, self.stream.alone), ordered=False)
         return free
 
     def discard(self) -> None:
@@ -273,7 +273,7 @@ class SessionStore:
             if self.owner and self._lock_fd < 0:
                 self._lock_fd = lock.take(self.live / "LOCK", self._os)
                 known = saved_vector(self.options.directory, self.txn)
-                if self._lock_fd < 0 or last_given(self.live, known, self._os) > max(self.journal.tried, self._begun):
+                if self._lock_fd < 0 or given_by_others(self.live, known, self._os) > max(self.journal.tried, self._begun):
                     self._release_lock()
                     raise BlockingIOError(EAGAIN, "another process goes on with this session")
             else:
@@ -302,7 +302,7 @@ class SessionStore:
         self._journals = Journals(self.journal, self._os, others=self.owner, fault=partial(self._problem, "files"), forced=self._beat)
 
     def _close_again(self) -> None:
-        """Close again, after a late record, as of an object that ends with the process."""
+        """Close again, after late records, as of an object that ends with the process."""
         self.journal.close()
         self._release_lock()
         if self.unwritten and not self.unwritable_reason:

@@ -43,6 +43,11 @@ _MOST = 16
 _MANY = 16
 """Open sessions from which on descriptors are kept to save them with."""
 _ROOM_SECONDS = 1.0
+_AT_ONCE = 3
+"""How often late records have their file closed behind them at once."""
+_LATE_SECONDS = 0.1
+_DOUBLED = 9
+"""How often that time is doubled at most: to about a minute."""
 _room_until = 0.0
 """Until then it is assumed that there are descriptors enough for a group."""
 _spare: list[int] = []
@@ -245,14 +250,29 @@ def _has_room() -> bool:
 
 
 class Late:
-    """A taker behind a closed journal that gets late records: it calls *done*, which closes the files that these opened."""
+    """A taker behind a closed journal that gets late records: it closes the files that these opened.
 
-    def __init__(self, done: Callable[[], object]) -> None:
-        self._done = done
+    A few times at once, then on a thread, each time after twice as long: each file that is begun looks through all that are there.
+    """
+
+    def __init__(self, close: Callable[[], object], step: Callable[[Callable[[bool], object]], object]) -> None:
+        """*close* is called within a step of the stream; on the thread *step* makes one."""
+        self._close, self._step, self._closed = close, step, 0
+        self._job = Job(EACH_SECOND, self._aside, str)
 
     def take(self, batch: list[Record]) -> None:  # noqa: ARG002 - the journal before it has tried to write them
-        """Close again."""
-        self._done()
+        """Close again, now or later; where there can be no thread any more, the process's end does."""
+        if self._closed < _AT_ONCE:
+            self._close_now()
+        else:
+            self._job.ask(_LATE_SECONDS * 2.0 ** min(self._closed - _AT_ONCE, _DOUBLED))
+
+    def _aside(self) -> None:
+        self._step(self._close_now)
+
+    def _close_now(self, _held: object = None) -> None:
+        self._closed += 1
+        self._close()
 
 
 class Upkeep:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any
 
-from optree.background import aside
+from optree.background import AT_END, aside
 from optree.builder import SessionTreeBuilder
 from optree.builder.core import Core
 from optree.builder.stream import STUCK_SECONDS, Stream
@@ -43,8 +43,7 @@ from optree.values import text
 from optree.visible import coloured
 
 EXIT_SECONDS = 0.25  # the longest that optree delays the end of the process
-HAND_OVER_SECONDS = 0.1
-"""The part of these that is kept for starting the process that delivers a mirror's spans: 5 ms, and 30 to 50 on a busy machine."""
+HAND_OVER_SECONDS = 0.1  # of these, kept for starting the process that delivers a mirror's spans: 5 ms, on a busy machine 30 to 50
 IDLE_SESSIONS = 64
 """Sessions of other processes that stay open here though nothing is open in them: each holds a journal, and its owner waits for that.
 As many have ended here, and wait until the disk takes what it has refused, and four times as many where it hangs."""
@@ -487,6 +486,7 @@ _BEGINS = (Runtime._opened.__code__, Runtime._resumed.__code__)  # noqa: SLF001 
 OPENING_SESSIONS.extend((*_BEGINS, Runtime._joined_store.__code__))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - as above
 RUNTIME = Runtime()
 atexit.register(RUNTIME.at_exit)
+AT_END.append(RUNTIME.at_exit)
 calls.register_at_fork(before=wait_for_imports, after_in_child=RUNTIME.after_fork)
 if sys.version_info >= (3, 12):  # which warns of a fork beside other threads
     from optree.tracing import fork_warning

@@ -310,6 +310,18 @@ def test_a_close_that_cannot_wait_leaves_the_journal(begin, directory):
     assert ("ended", 20) == (loaded.state, len(loaded.session.turns[0].ops))
 
 
+def test_many_late_records_begin_few_files(begin, directory):
+    """What is recorded after a session was closed, as by threads that go on at the process's end, is written, not each into a new file."""
+    builder, store = begin()
+    builder.begin_turn()
+    store.close(0.0)
+    for _ in range(300):
+        builder.begin_op("tool", "late").end()
+    assert 300 == len(list(walk_ops(load("txn-1", directory).session)))
+    assert 8 > len(journals(store.live))
+    builder.end_session()
+
+
 def test_while_another_process_writes_its_journal_stays(begin, directory, opened):
     """The root ends while a process that joined still writes: its journal stays, and what it writes later is loaded."""
     builder, store = begin()

@@ -192,6 +192,41 @@ def test_child_leaves_its_parents_blocks(finished, saved):
     assert 3 == len(loaded.session.turns[0].ops)
 
 
+FORKED_BY_A_THREAD = """
+import os, sys, threading
+import optree
+optree.configure(console=False)
+
+def forks():
+    if child := os.fork():
+        pids.append(child)
+        return
+    with optree.tool("child"):
+        {more}
+    {ends}
+def goes_on():
+    with optree.tool("later"):
+        os.read(end, 1)
+pids, (end, go) = [], os.pipe()
+with optree.session("lead"):
+    thread = threading.Thread(target=forks)
+    thread.start()
+    thread.join()
+    os.write(go, b"x")
+    with optree.tool("parent"):
+        print(os.waitpid(pids[0], 0)[1])
+"""
+
+
+@pytest.mark.parametrize("ends", ["return", "sys.exit(5)", "raise ValueError"])
+@pytest.mark.parametrize("more", ["pass", "threading.Thread(target=optree.wrap(goes_on)).start()"])
+def test_a_child_that_a_thread_forked_ends_with_its_threads(ends, more, finished, saved):
+    """It ends as without optree, when the function of that thread has returned and its other threads have, and all is recorded by then."""
+    code, out, _ = finished(FORKED_BY_A_THREAD.format(ends=ends, more=more))
+    assert (0, "0\n") == (code, out)
+    assert {"child", "parent", *(["later"] if more != "pass" else [])} == {op.name for _, _, op in optree.walk_ops(saved().session)}
+
+
 def test_parents_lock_is_kept(finished):
     """A child that ends does not release its parent's session: no other process may take it."""
     code, _, err = finished("""
