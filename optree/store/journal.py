@@ -94,10 +94,8 @@ class Journal:
         self._counted = self.last  # number of the last record when files were last removed: what they had is in `dropped`
         self._named = False
         self._synced = self.last  # number of the last record that is known to be on the disk
-        self._given_up: list[Path] = []
-        """Files that can no longer be written; some of the records in them may not be on the disk."""
-        self._suspect: list[Path] = []
-        """Files that could not be synced: what they have since `_synced` is written again."""
+        self._given_up: list[Path] = []  # files that can no longer be written; some of the records in them may not be on the disk
+        self._suspect: list[Path] = []  # files that could not be synced: what they have since `_synced` is written again
         self._claimed = self.fd = self._seed = -1
         self._noted = ""
         if make:
@@ -115,8 +113,7 @@ class Journal:
         except (OSError, StoreError) as error:
             if not lazy or from_handler(error):
                 raise
-            self.ordinal = some_number() if ordinal is None else ordinal
-            self.path = self.live / journal_name(self.ordinal, 1)
+            self.make_late(ordinal)
             self._fault(self.live, error)
         if not lazy:
             self.fd, self._claimed = self._claimed, -1
@@ -147,6 +144,11 @@ class Journal:
     def forced(self) -> int:
         """Number of the last record that is on the disk, or was saved elsewhere."""
         return self._synced
+
+    def make_late(self, ordinal: int | None = None) -> None:
+        """Make no file before the first record; None is a writer of its own."""
+        self.ordinal = some_number() if ordinal is None else ordinal
+        self.path = self.live / journal_name(self.ordinal, 1)
 
     @property
     def tried(self) -> int:

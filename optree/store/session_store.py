@@ -35,13 +35,9 @@ class SessionStore:
     """Keeps one root session on disk. Nothing here raises once it is open; `problems` says what went wrong."""
 
     report: Callable[[str], object] = staticmethod(str)  # called with each problem as it occurs
-    ended = False  # the root session has not ended yet
-    _closed = _billed = _warned = False
-    _covered, _begun, _final = (
-        0,
-        0,
-        -1,
-    )  # numbers of the last record that the last snapshot has, the last begun one, the last one of all
+    ended = _closed = _billed = _warned = False  # *ended*: the root session has
+    _covered, _begun, _final = 0, 0, -1  # numbers of the last record that the last snapshot has, the last begun one, the last one of all
+    _flushed: MutableMapping[str, SessionStore] | None = None  # in a forked child of an ended session: the stores that are flushed
     _healed = 0  # records that were given up, and that a snapshot has since
     _saved = True  # False while the last snapshot that was tried is not on disk, or the bill of an ended session
     unwritable_reason = ""  # why no file could be made from the start, as long as that is so
@@ -197,10 +193,11 @@ class SessionStore:
         self.forget()
         self.stream.close()
 
-    def after_fork(self) -> None:
-        """In a forked child: write a journal of one's own into the same session."""
+    def after_fork(self, flushed: MutableMapping[str, SessionStore] | None = None) -> None:
+        """In a forked child: write a journal of one's own into the session; if that has ended, at a record, and stand in *flushed* then."""
         self.forget()
-        self.process = os.getpid()
+        self.process, self._flushed = os.getpid(), flushed
+        self.ended = self._closed = self._billed = self._left = False
         self._begin_journal()
         self.unwritable_reason = self.journal.problem and self.unwritable_reason
         self.stream.after_fork((self.journal,))
@@ -278,6 +275,8 @@ class SessionStore:
                     raise BlockingIOError(EAGAIN, "another process goes on with this session")
             else:
                 self._upkeep.start()
+            if self._flushed is not None:
+                self._flushed.setdefault(self.txn, self)
             self.unwritable_reason = ""
 
     def _release_lock(self) -> None:
@@ -291,14 +290,16 @@ class SessionStore:
 
     def _begin_journal(self) -> None:
         """Begin a journal of this process; numbers of records and of writers go on from all that were ever given."""
-        first = 1
-        if self.owner:
-            looked = self._loaded or self._fresh
-            first += self.vector.get("0000", 0) if looked else last_given(self.live, self.vector, self._os, later=self._later)
+        first = self.vector.get("0000", 0) + 1 if self.owner else 1
+        if self.owner and not (self._loaded or self._fresh):
+            first = last_given(self.live, self.vector, self._os, later=self._later) + 1
         self.journal = Journal(
             self.live, self.txn, __version__, first=first, sync=self.options.sync, system=self._os, ready=self._own_again, make=False
         )
-        self.journal.make(0 if self.owner else None, max(map(int, self.vector), default=0), lazy=self._later, fresh=self._fresh)
+        if self._flushed is not None:
+            self.journal.make_late()
+        else:
+            self.journal.make(0 if self.owner else None, max(map(int, self.vector), default=0), lazy=self._later, fresh=self._fresh)
         self._journals = Journals(self.journal, self._os, others=self.owner, fault=partial(self._problem, "files"), forced=self._beat)
 
     def _close_again(self) -> None:
@@ -399,8 +400,7 @@ class SessionStore:
         if (builder := self.builder) is None:
             return False
         self.stream.flush()
-        # before the nodes are brought up to date: the file may be ahead, never behind
-        number, dropped = self.journal.last, self.journal.dropped
+        number, dropped = self.journal.last, self.journal.dropped  # before the nodes are settled: the file may be ahead, never behind
         if not builder.core.settle(SETTLE_SECONDS):
             return self._problem("snapshot", TimeoutError("another thread holds the session's lock"))
         try:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from functools import partial
 from typing import NamedTuple
+from weakref import WeakSet
 
 from optree.background import Job
 from optree.builder import Op, SessionTreeBuilder, Turn
@@ -52,10 +53,18 @@ def stand_in(store: SessionStore, path: str, ancestry: str) -> Joined:
 
 
 class Leaving:
-    """Stores of other processes' sessions that this one lets go of: they are closed aside, and counted as they are until then."""
+    """Stores of other processes' sessions that this one lets go of: they are closed aside, and counted as they are until then.
+
+    Also, as long as anything refers to them, the stores that are closed: a forked child may record into their sessions late.
+    """
 
     def __init__(self) -> None:
         self._closed: dict[SessionStore, bool] = {}
+        self._ended: WeakSet[SessionStore] = WeakSet()
+
+    def remember(self, store: SessionStore) -> None:
+        """Take up one that is closed."""
+        self._ended.add(store)
 
     def stores(self, *, closed: bool = True) -> list[SessionStore]:
         """Return them, or without those that are *closed*."""
@@ -80,10 +89,12 @@ class Leaving:
         closed = [store for store, done in list(self._closed.items()) if done]
         for store in closed:
             del self._closed[store]
+            self.remember(store)
         return closed
 
-    def after_fork(self) -> None:
-        """In a forked child: they are the parent's."""
-        for store in self.stores():
-            store.forget()
-        self._closed.clear()
+    def after_fork(self, flushed: MutableMapping[str, SessionStore]) -> None:
+        """In a forked child: they are the parent's; those that the child records into stand in *flushed* then."""
+        stores = [*self.stores(), *self._ended]
+        self._closed, self._ended = {}, WeakSet()
+        for store in stores:
+            store.after_fork(flushed)

@@ -235,7 +235,7 @@ class Runtime:
         mirrored = self.mirroring.after_fork()
         self.past.clear()  # losses before the fork are the parent's to report
         self.problems.after_fork()
-        self._guarded(self._leaving.after_fork)
+        self._guarded(self._leaving.after_fork, self.stores)
         for txn in self.unsaved.keys() & self.sessions.keys():
             self.unsaved[txn] = Unsaved()
             self.sessions[txn].builder.core.stream.after_fork((self.unsaved[txn],))
@@ -258,7 +258,7 @@ class Runtime:
         holder, is_begun = self.holders.get(txn), txn in self.sessions or not store.owner
         if store.ended or not is_begun or (holder is not None and holder() is None):
             del self.stores[txn]
-            store.forget()
+            store.after_fork(self.stores) if store.ended else store.forget()
             return
         store.after_fork()
         for console in self._console(txn):
@@ -322,8 +322,9 @@ class Runtime:
         """Keep what a store that is closed has counted, and what went wrong in it; close its console."""
         if console := self.consoles.get(store.txn):
             console.close()
-        self.stores.pop(store.txn, None)
-        self.consoles.pop(store.txn, None)
+        self._leaving.remember(store)
+        for known in (self.stores, self.consoles):
+            known.pop(store.txn, None)
         self.past.update(counts_of([store], [console] if console else []))
         self.problems.keep_of(store)
 

@@ -10,6 +10,7 @@ import pytest
 
 import optree
 from optree.store.directory import journals
+from optree.store.ledger import Ledger
 from optree.store.options import StoreOptions
 from optree.store.reader import read_journal
 from optree.store.session_store import SessionStore
@@ -190,6 +191,45 @@ def test_child_leaves_its_parents_blocks(finished, saved):
     assert ("ended", True) == (loaded.state, loaded.session.success)
     assert {"work": "ok", "stream": "ok", "own": "failed"} == {op.name: op.status for _, _, op in optree.walk_ops(loaded.session)}
     assert 3 == len(loaded.session.turns[0].ops)
+
+
+AFTER_ITS_END = """
+import multiprocessing, os, sys
+import optree
+optree.configure(console=False)
+def work():
+    with optree.llm("openai:late") as op:
+        op.account(cost_usd=1.0)
+    with optree.session("sub"):
+        pass
+    {ends}
+with optree.session("lead"), optree.turn():
+    late = optree.wrap(work)
+if {saved}:
+    optree.flush("snapshot", 60)
+    with optree.session("next"):  # forgets the one before
+        pass
+    optree.flush("snapshot", 60)
+process = multiprocessing.get_context("fork").Process(target=late)
+process.start()
+process.join()
+print(process.exitcode)
+"""
+
+
+@pytest.mark.parametrize("saved", [True, False])
+@pytest.mark.parametrize("ends", ["print(optree.flush('sync', 60), optree.health()['lost'])", "print(True, 0, flush=True); os._exit(0)"])
+def test_what_a_child_records_into_a_session_that_had_ended(saved, ends, finished, directory):
+    """A function that was wrapped in it, as a task that goes on behind a request, runs in a forked child: all is there, and billed."""
+    code, out, _ = finished(AFTER_ITS_END.format(saved=saved, ends=ends))
+    assert (0, ["True 0", "0"]) == (code, out.splitlines())
+    (txn,) = [saved.txn for saved in directory.saved() if optree.load(saved.txn, directory).session.agent_id == "lead"]
+    loaded = optree.load(txn, directory)
+    assert ("ended", "clean", ["openai:late", "sub"]) == (
+        loaded.state, loaded.damage.state, [op.name for _, _, op in optree.walk_ops(loaded.session)],
+    )  # fmt: skip
+    settle_all(StoreOptions(directory))
+    assert [1.0] == [entry["costUsd"] for entry in Ledger(directory.billing).read()]
 
 
 FORKED_BY_A_THREAD = """
