@@ -21,9 +21,8 @@ from itertools import count
 from threading import get_ident
 from time import monotonic, sleep
 from typing import Any, Protocol, TypeVar
-from weakref import WeakSet
 
-from optree.interrupts import pass_on
+from optree.interrupts import WeakMembers, pass_on
 from optree.syscalls import calls
 
 PAUSE_SECONDS = 0.05
@@ -33,7 +32,7 @@ _START_SECONDS = 1.0
 _NEVER = float("inf")
 _FIRST = 0.0
 _PREFIX = "optree-"
-_workers: WeakSet[Worker] = WeakSet()
+_workers: WeakMembers[Worker] = WeakMembers()
 AT_END: list[Callable[[], object]] = []
 """What is called at the end of a process that Python ends without `atexit`: a child that a thread forked, with the last of its threads."""
 _by_thread = _forked_by_thread = _watched = False

@@ -11,12 +11,12 @@ import _thread
 import os
 import sys
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from threading import get_ident
 from time import monotonic, sleep
 from types import CodeType, FrameType
-from typing import Any, Final, TypeVar, cast
-from weakref import WeakSet
+from typing import Any, Final, Generic, TypeVar, cast
+from weakref import ref
 
 T = TypeVar("T")
 
@@ -80,6 +80,34 @@ def is_in(thread: int, functions: Collection[CodeType]) -> bool:
     return False
 
 
+class WeakMembers(Generic[T]):
+    """What lives of the objects that were added. They leave by a call of C.
+
+    `weakref.WeakSet` removes them in Python, where a signal's handler may run; what it raises there Python prints and drops.
+    """
+
+    __slots__ = ("_references",)
+
+    def __init__(self) -> None:
+        self._references: set[ref[T]] = set()
+
+    def add(self, member: T) -> None:
+        """Add an object that can be hashed."""
+        self._references.add(ref(member, self._references.discard))
+
+    def discard(self, member: T) -> None:
+        """Remove it, if it is there."""
+        self._references.discard(ref(member))
+
+    def __len__(self) -> int:
+        """Return how many live."""
+        return len(self._references)
+
+    def __iter__(self) -> Iterator[T]:
+        """Iterate over those that live."""
+        return iter([member for reference in self._references.copy() if (member := reference()) is not None])
+
+
 class suppress:  # noqa: N801 - as in contextlib
     """As `contextlib.suppress`, but for exceptions out of a signal's handler."""
 
@@ -121,7 +149,7 @@ def new_rlock() -> threading.RLock:
     return lock
 
 
-_LOCKS: Final[WeakSet[threading.RLock]] = WeakSet()
+_LOCKS: Final = WeakMembers[threading.RLock]()
 """All that `new_rlock` has made."""
 
 

@@ -82,7 +82,7 @@ class AccountingEntry(_Leaf):
     """What one request to a model, or one tool call, took."""
 
     id: str
-    """Unique in all sessions: ``<txn>:<path>#<number>``."""
+    """Unique in all sessions: ``<txn>:<path>#<number>``, or ``#open`` of a call that nobody had accounted for when it was broken off."""
     timestamp: float
     """Epoch milliseconds."""
     type: Literal["llm", "tool"]
@@ -121,6 +121,19 @@ class AccountingEntry(_Leaf):
     """True for what counts as no call: an attempt that failed and was made again, or what is billed beside the calls that are known."""
     replay_of: str | None = None
     """``<txn>:<path>`` of the op whose recorded answer the call got: nobody was paid."""
+
+
+_STAND_IN = "#open"
+
+
+def stand_in_of(op_id: str) -> str:
+    """Return the id of the accounting entry of a call that was not accounted for when what it is in ended: others take its place."""
+    return op_id + _STAND_IN
+
+
+def is_stand_in(identity: str) -> bool:
+    """Tell whether an accounting entry's id is such a one."""
+    return identity.endswith(_STAND_IN)
 
 
 SNAPSHOT = "pricingSnapshot"

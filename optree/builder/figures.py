@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 from msgspec import UNSET
 
 from optree.interrupts import pass_on
-from optree.nodes import AccountingEntry, Severity, Status, Tokens, TurnNode
-from optree.redaction import redact
-from optree.usage import MAX_COUNT, Usage, read
+from optree.nodes import AccountingEntry, OperationNode, Severity, Status, Tokens, TurnNode, parts_of_name
+from optree.redaction import may_hold_secret, redact, remembered
+from optree.usage import MAX_COUNT, Usage, counts_beside, read
 from optree.values import cut, decode, is_object, text
 
 if TYPE_CHECKING:
@@ -204,3 +204,19 @@ def last_said(turn: TurnNode) -> str | None:
                 content = content.get("content")
             return content if isinstance(content, str) else None
     return None
+
+
+def model_of(node: OperationNode) -> tuple[str | None, str | None]:
+    """Return the provider and the model that an llm op calls, by its name, else by its attributes."""
+    provider, model, _ = provider_and_model(node.name)
+    if model is None:
+        own = node.attributes
+        provider, model = (text(own[key]) if key in own else None for key in ("provider", "model"))
+    return provider, model
+
+
+@remembered(256)
+def provider_and_model(name: str) -> tuple[str | None, str | None, bool]:
+    """Return both parts of an llm op's name, None if it names none or may hold a credential; whether cached tokens count beside input."""
+    provider, model = (None, None) if may_hold_secret(name) else parts_of_name(name)
+    return provider, model, model is not None and bool(counts_beside(provider or "", model))

@@ -16,6 +16,7 @@ from optree.builder.figures import (
     error_text,
     known_severity,
     known_status,
+    model_of,
     number,
     take_usage,
     unknown_severity,
@@ -23,8 +24,7 @@ from optree.builder.figures import (
 from optree.builder.guard import FAULTS, fault, guarded
 from optree.builder.turns import Turn
 from optree.clock import monotonic
-from optree.nodes import USAGE_AT_START, AccountingEntry, OperationNode, Payload, Severity, Status, Tokens, parts_of_name
-from optree.redaction import may_hold_secret, remembered
+from optree.nodes import USAGE_AT_START, AccountingEntry, OperationNode, Payload, Severity, Status, Tokens, is_stand_in, stand_in_of
 from optree.tree import apply
 from optree.tree.totals import add_entry, add_failure, is_possible_cost, take_retried
 from optree.tree.walk import recount
@@ -187,7 +187,7 @@ class Op(EntryState, eq=False):
         """
         try:
             ended, strange = (_OK, None) if status is _OK else attempt_status(status)
-            entry = self._entry(ended, (monotonic() - self._t0) * 1e3 if latency is None else number(latency))
+            entry = self._entry(ended, self._lasted() if latency is None else number(latency))
             tokens = None
             if (
                 usage is None
@@ -216,7 +216,7 @@ class Op(EntryState, eq=False):
                 self._add(entry)
             finally:
                 stream.leave(held)
-            if self.spending is not None and self.builder.core.epoch:  # in a forked child, which leaves the op's end to its parent
+            if self.spending is not None and (self.builder.core.epoch or self.bare.ended_at is not None):  # else the op's end does it
                 self.spending.commit(self)
         except RecursionError:
             FAULTS.stack += 1
@@ -227,9 +227,9 @@ class Op(EntryState, eq=False):
         self.builder.core.stream.report(f"{self.path}: {flaw}")
         self.log(flaw, "WRN")
 
-    def _entry(self, ended: Literal["ok", "failed"], latency: float) -> AccountingEntry:
+    def _entry(self, ended: Literal["ok", "failed"], latency: float, identity: str | None = None) -> AccountingEntry:
         core, node = self.builder.core, self.bare
-        identity = f"{node.op_id}#{next(core.numbers)}"
+        identity = identity or f"{node.op_id}#{next(core.numbers)}"
         if node.kind != "llm":
             return AccountingEntry(identity, core.now_ms(), "tool", ended, latency, command=node.name)
         return AccountingEntry(identity, core.now_ms(), "llm", ended, latency, *model_of(node))
@@ -245,9 +245,11 @@ class Op(EntryState, eq=False):
         """Add an entry to the op and to the totals; within a step."""
         node, builder = self.bare, self.builder
         try:
-            apply.account(node, entry)
-            for session in builder.chain:
-                add_entry(session.totals, entry)
+            if apply.account(node, entry):
+                for session in builder.chain:
+                    add_entry(session.totals, entry)
+            else:
+                recount(builder.chain)
             if node.ended_at is not None:
                 builder.core.touched.add(self.path)
             builder.core.stream.put(records.Accounted(self.path, entry))
@@ -337,7 +339,7 @@ class Op(EntryState, eq=False):
                     self._respond(self._returned)
                 if node.ended_at is not None:
                     return
-                latency = (monotonic() - self._t0) * 1e3
+                latency = self._lasted()
                 self._complete(known, message, latency)
                 record = records.OpEnd(self.path, core.now_ms(), known, latency, message, final, block)
                 try:
@@ -351,6 +353,9 @@ class Op(EntryState, eq=False):
             FAULTS.stack += 1
         except Exception as flaw:  # noqa: BLE001 - as in `log`
             fault(self, flaw)
+
+    def _lasted(self) -> float:
+        return (monotonic() - self._t0) * 1e3
 
     def _complete(self, status: Status, error: str | None, latency: float) -> None:
         """Record what comes before an end; within a step."""
@@ -395,13 +400,13 @@ class Op(EntryState, eq=False):
             node.response = replace(node.response, partial=None if status == "ok" else True)
             stream.put(records.Responded(self.path, self.builder.core.now_ms(), node.response))
 
-    def _account_end(self, status: Status, error: str | None, latency: float) -> None:
-        """Make sure that each attempt and each call is accounted for once, and as failed if it failed."""
+    def _account_end(self, status: Status, error: str | None, latency: float, identity: str | None = None) -> None:
+        """Make sure that each attempt and each call is accounted for once, and as failed if it failed; *identity* is a new entry's."""
         node = self.bare
         failed = status not in ("ok", "cancelled")
         at_start = node.attributes.get(USAGE_AT_START) if node.kind == "llm" else None
         if at_start is not None and not any(entry.status == "ok" or entry.tokens for entry in node.accounting):  # else it is accounted for
-            entry = self._entry("failed" if status != "ok" else "ok", latency)
+            entry = self._entry("failed" if status != "ok" else "ok", latency, identity)
             entry.error = error
             take_usage(self.builder.core, entry, (at_start,), {}, None)
             self._price(entry)
@@ -419,7 +424,7 @@ class Op(EntryState, eq=False):
                     self._mend(last)
                     raise
         elif node.kind in ("llm", "tool"):
-            entry = self._entry("failed" if status != "ok" else "ok", latency)
+            entry = self._entry("failed" if status != "ok" else "ok", latency, identity)
             entry.error = error
             if node.kind == "tool":
                 entry.characters_in = node.request.size if node.request else 0
@@ -446,11 +451,19 @@ def respond_at_end(op: Op, payload: object) -> None:
 
 
 @guarded
-def account_late(op: Op, usage: object) -> None:
+def cut_off(op: Op, status: Status, error: str | None) -> None:
+    """End an op with what it is in, within a step of that. Its call may go on: what that accounts for replaces the entry made here."""
+    identity = stand_in_of(op.bare.op_id)
+    op._account_end(status, error, op._lasted(), identity)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - of this module
+    op.end(status, error)
+
+
+@guarded
+def account_late(op: Op, usage: object, *, failed: bool = False) -> None:
     """Enter a call's usage, known after its op's end, in the entry that the end made; nothing if that has figures already."""
     entry = op.bare.accounting[-1] if op.bare.accounting else None
-    if entry is None:
-        op.account(usage)
+    if entry is None or is_stand_in(entry.id):
+        op.account(usage, status="failed" if failed else "ok")
         return
     if entry.cost_usd is not None or (entry.tokens is not None and entry.tokens.total_tokens):
         return
@@ -479,19 +492,3 @@ def account_again(op: Op, entry: AccountingEntry, cost_usd: float, output_tokens
 def tried_again(op: Op, entry: AccountingEntry) -> None:
     """Mark an entry of a failed attempt that is made again: it is not counted as a call."""
     op._tried_again(entry)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - of this module
-
-
-def model_of(node: OperationNode) -> tuple[str | None, str | None]:
-    """Return the provider and the model that an llm op calls, by its name, else by its attributes."""
-    provider, model, _ = provider_and_model(node.name)
-    if model is None:
-        own = node.attributes
-        provider, model = (as_text(own[key]) if key in own else None for key in ("provider", "model"))
-    return provider, model
-
-
-@remembered(256)
-def provider_and_model(name: str) -> tuple[str | None, str | None, bool]:
-    """Return both parts of an llm op's name, None if it names none or may hold a credential; whether cached tokens count beside input."""
-    provider, model = (None, None) if may_hold_secret(name) else parts_of_name(name)
-    return provider, model, model is not None and bool(counts_beside(provider or "", model))

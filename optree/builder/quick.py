@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET, Raw
 
 from optree import clock, nodes, records, speed, values
-from optree.builder import entries, handles
+from optree.builder import entries, figures, handles
 from optree.builder.core import Core, Encoded
 from optree.builder.guard import FAULTS, UNRECORDED, fault
 from optree.builder.session_tree import SessionTreeBuilder
@@ -41,7 +41,7 @@ def install() -> None:
         responded_type=records.Responded,
         encode_into=values.encode_into,
         plain_line=records.line,
-        provider_and_model=handles.provider_and_model,
+        provider_and_model=figures.provider_and_model,
         price_entry=Core.price,
         handles=vars(handles),
         wall=clock.wall,

@@ -174,7 +174,7 @@ class _AnswerOverWire(ModelResult):
         if self._op.bare.ended_at is None:
             super()._answered(answer, provider, status)
             return
-        account_late(self._op, answer)  # the program reads a stream behind its op's end
+        account_late(self._op, answer, failed=status != "ok")  # the program reads a stream behind its op's end
         if self._op.spending is not None:
             self._op.spending.commit(self._op)
         if status == "ok" and (self._op.bare.response is None or self._op.bare.response.partial):

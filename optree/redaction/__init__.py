@@ -7,11 +7,11 @@ out comes the same without credentials, and what was given stays as it is. What 
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, ParamSpec, TypeVar, cast
 
+from optree.interrupts import WeakMembers
 from optree.redaction._engine import Engine
 from optree.redaction._extent import REDACTED
 from optree.redaction._settings import Redaction, detectors
@@ -43,7 +43,7 @@ _headers: Engine | None = None
 """For headers, of which no credential is ever stored."""
 _failed = 0
 _forgetting: list[Callable[[], None]] = []
-_remembering: weakref.WeakSet[Remembered] = weakref.WeakSet()
+_remembering: WeakMembers[Remembered] = WeakMembers()
 
 
 def redact(value: Any) -> Any:

@@ -202,7 +202,7 @@ account_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwn
     PyObject *core = NULL, *chain = NULL, *node;
     if (PyVectorcall_NARGS(nargsf) != 1 || !is_a(args[0], op_type) || !read_figures(&figures, args + 1, kwnames)
         || !is_a(node = GET(args[0], op, bare), op_node_type) || GET(node, op_node, kind) != text_llm
-        || GET(args[0], op, replayed) != Py_None || !is_tuple(GET(node, op_node, accounting)) || (core = core_of(GET(args[0], op, builder))) == NULL) {
+        || GET(args[0], op, replayed) != Py_None || GET(node, op_node, ended_at) != Py_None || !is_tuple(GET(node, op_node, accounting)) || (core = core_of(GET(args[0], op, builder))) == NULL) {
         PLAINLY;
     }
     if ((GET(args[0], op, spending) != Py_None && PyObject_IsTrue(GET(core, core, epoch)) != 0) || (chain = chain_of(GET(args[0], op, builder))) == NULL) {

@@ -38,10 +38,12 @@ open_kept(PyObject *plain, PyObject *const *args, Py_ssize_t count)
     struct rlimit limit;
     PyObject *path = NULL;
     int flags = count > 1 ? (int)PyLong_AsLong(args[1]) : 0, mode = count == 3 ? (int)PyLong_AsLong(args[2]) : 0600, fd;
-    if (count < 2 || count > 3 || PyErr_Occurred() || !PyUnicode_FSConverter(args[0], &path) || getrlimit(RLIMIT_NOFILE, &limit) < 0) {
+    if (count < 2 || count > 3 || PyErr_Occurred() || getrlimit(RLIMIT_NOFILE, &limit) < 0) {
         PyErr_Clear(); /* the Python function says what is wrong */
-        Py_XDECREF(path);
         return PyObject_Vectorcall(plain, args, (size_t)count, NULL);
+    }
+    if (!PyUnicode_FSConverter(args[0], &path)) { /* a path's own function is Python, where a handler may raise */
+        return NULL;
     }
     unsigned long half = (limit.rlim_cur > 0 && limit.rlim_cur < MOST_DESCRIPTORS ? (unsigned long)limit.rlim_cur : MOST_DESCRIPTORS) / 2;
     unsigned long wanted = half + opened_before++ % (half > 0 ? half : 1);

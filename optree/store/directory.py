@@ -242,6 +242,8 @@ def _expanded(path: str | Path) -> Path:
     """Return a path with its ``~`` expanded; below a file, where there can be none, if this user has no home."""
     try:
         return Path(path).expanduser()
+    except RecursionError:  # one of those too: what follows is no answer for all later sessions
+        raise
     except RuntimeError as error:
         pass_on(error)
         return _NO_HOME.joinpath(*Path(path).parts[1:])

@@ -13,10 +13,9 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
-from weakref import WeakSet
 
 from optree.errors import BusyError, StoreError
-from optree.interrupts import suppress
+from optree.interrupts import WeakMembers, suppress
 from optree.store.system import OS, REAL
 from optree.syscalls import calls
 
@@ -224,7 +223,7 @@ class LineLog:
         self._read = begun + len(data)
 
 
-_logs: WeakSet[LineLog] = WeakSet()
+_logs: WeakMembers[LineLog] = WeakMembers()
 
 
 def _after_fork() -> None:

@@ -13,10 +13,9 @@ from errno import EMFILE, ENFILE
 from itertools import count
 from pathlib import Path
 from time import monotonic, sleep
-from weakref import WeakSet
 
 from optree.background import Job, Steps, Worker, side_by_side
-from optree.interrupts import pass_on, suppress
+from optree.interrupts import WeakMembers, pass_on, suppress
 from optree.records import Record
 from optree.store.system import OS, REAL
 from optree.syscalls import calls
@@ -51,7 +50,7 @@ _DOUBLED = 9
 _room_until = 0.0
 """Until then it is assumed that there are descriptors enough for a group."""
 _spare: list[int] = []
-_open: WeakSet[Upkeep] = WeakSet()
+_open: WeakMembers[Upkeep] = WeakMembers()
 _asking: dict[Upkeep, None] = {}
 """Those that were asked for a snapshot, in turn."""
 GROUP_SECONDS = 0.05

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, MutableMapping
 from functools import partial
 from typing import NamedTuple
-from weakref import WeakSet
 
 from optree.background import Job
 from optree.builder import Op, SessionTreeBuilder, Turn
 from optree.builder.core import Core
 from optree.clock import now_ms
 from optree.ids import trace_id
+from optree.interrupts import WeakMembers
 from optree.records import OpBegin, TurnBegin
 from optree.store import SessionStore
 from optree.store.upkeep import SAVING
@@ -60,7 +60,7 @@ class Leaving:
 
     def __init__(self) -> None:
         self._closed: dict[SessionStore, bool] = {}
-        self._ended: WeakSet[SessionStore] = WeakSet()
+        self._ended: WeakMembers[SessionStore] = WeakMembers()
 
     def remember(self, store: SessionStore) -> None:
         """Take up one that is closed."""
@@ -95,6 +95,6 @@ class Leaving:
     def after_fork(self, flushed: MutableMapping[str, SessionStore]) -> None:
         """In a forked child: they are the parent's; those that the child records into stand in *flushed* then."""
         stores = [*self.stores(), *self._ended]
-        self._closed, self._ended = {}, WeakSet()
+        self._closed, self._ended = {}, WeakMembers()
         for store in stores:
             store.after_fork(flushed)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from optree import usage
 from optree.builder import Op, SessionTreeBuilder
-from optree.builder.handles import model_of as called_model
+from optree.builder.figures import model_of as called_model
 from optree.builder.handles import respond_at_end
 from optree.interrupts import pass_on
 from optree.nodes import USAGE_AT_START, Status

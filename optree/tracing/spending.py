@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from time import monotonic, time
 from typing import Final, NamedTuple
-from weakref import WeakSet, ref
+from weakref import ref
 
 import msgspec
 from msgspec import Struct
 
 from optree.errors import BudgetExceeded
 from optree.ids import new_txn
-from optree.interrupts import new_rlock, pass_on, suppress
+from optree.interrupts import WeakMembers, new_rlock, pass_on, suppress
 from optree.nodes import OperationNode
 from optree.store.shared import SharedBytes
 from optree.syscalls import calls
@@ -328,7 +328,7 @@ class Account:
         RUNTIME.problems.resolve(self._problem, over=False)
 
 
-_ALL: Final[WeakSet[Account]] = WeakSet()
+_ALL: Final = WeakMembers[Account]()
 _ADDED: Final = Amount()
 """Stands for the figures of a call that are in the sum."""
 _names: Final[dict[int, str]] = {}

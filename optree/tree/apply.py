@@ -9,7 +9,18 @@ from msgspec import UNSET, Raw, UnsetType
 
 from optree import records as r
 from optree.ids import node_id
-from optree.nodes import SNAPSHOT, AccountingEntry, LogEntry, OperationNode, Payload, Reasoning, ReasoningChunk, SessionNode, TurnNode
+from optree.nodes import (
+    SNAPSHOT,
+    AccountingEntry,
+    LogEntry,
+    OperationNode,
+    Payload,
+    Reasoning,
+    ReasoningChunk,
+    SessionNode,
+    TurnNode,
+    is_stand_in,
+)
 from optree.speed import untracked
 from optree.tree.path import last_index
 from optree.values import MAX_TEXT, decode, encode, is_object, raw
@@ -84,9 +95,16 @@ def set_session(session: SessionNode, record: r.SessionSet) -> None:
     session.ended_at = _later(session.ended_at, record.ended_at)
 
 
-def account(op: OperationNode, entry: AccountingEntry) -> None:
-    """Add an accounting entry to an op."""
-    op.accounting = (*op.accounting, entry)
+def account(op: OperationNode, entry: AccountingEntry) -> bool:
+    """Add an accounting entry to an op; False if the totals have to be summed anew, since it took another's place or another its."""
+    every = (*op.accounting, entry)
+    op.accounting = known_calls(every)
+    return len(op.accounting) == len(every)
+
+
+def known_calls(entries: tuple[AccountingEntry, ...]) -> tuple[AccountingEntry, ...]:
+    """Return an op's accounting entries without the one that stands for a call of which nothing was known yet, where there are others."""
+    return tuple(entry for entry in entries if not is_stand_in(entry.id)) or entries if len(entries) > 1 else entries
 
 
 def add_entries(op: OperationNode, logs: Sequence[LogEntry], chunks: Sequence[ReasoningChunk]) -> None:

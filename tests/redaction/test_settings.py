@@ -113,7 +113,7 @@ def test_an_environment_that_cannot_be():
 
 def test_what_is_remembered_is_forgotten_with_the_settings():
     """Settings that come later hold for names, keys and values that passed before: nothing that is kept outlives them (S4-79)."""
-    from optree.builder.handles import provider_and_model
+    from optree.builder.figures import provider_and_model
     from optree_otel.signals.limits import PROFILES, encode
     from optree_otel.signals.resource import Resources
     from optree_otel.signals.spans import Span

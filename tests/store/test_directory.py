@@ -1,6 +1,9 @@
 """The sessions directory: where it is, what lies in it, and how a session is found."""
 
+import inspect
 import os
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -134,3 +137,23 @@ def test_a_directory_that_is_a_file_is_empty(tmp_path):
     (tmp_path / "file").write_text("")
     assert [] == Directory.of(sessions=tmp_path / "file").saved()
     assert [] == Directory.of(sessions=tmp_path / "nothing").saved()
+
+
+def test_a_full_stack_is_no_missing_home(tmp_path, monkeypatch):
+    """A directory that is first asked for near the recursion limit is that one later, too: what failed for want of stack is not kept."""
+    monkeypatch.chdir(tmp_path)
+    limit = len(inspect.stack()) + 60
+
+    def deep(levels, base):
+        return Directory.of(base) if levels == 0 else deep(levels - 1, base)
+
+    before = sys.getrecursionlimit()
+    for room in range(60):
+        base = tmp_path / f"base{room}"
+        sys.setrecursionlimit(limit)
+        try:
+            with suppress(RecursionError):
+                deep(room, base)
+        finally:
+            sys.setrecursionlimit(before)
+        assert Directory.of(base).sessions == base / "sessions"

@@ -386,3 +386,17 @@ def test_journals_stay_until_the_bill_is_on_the_disk(begin, directory, monkeypat
         assert store.live.exists()
     assert (0, True, False) == (disk.failing, disk.is_kept, store.live.exists())
     assert len(builder.node.turns[0].ops) == len(directory.billing.read_bytes().splitlines())
+
+
+def test_a_call_that_was_billed_before_its_cost_was_known(tmp_path):
+    """A call outlives its session, which is billed: what it took is billed then, and the line that says nobody knows counts no more."""
+    builder = SessionTreeBuilder("lead", txn="txn-1")
+    op = builder.begin_op("llm", "openai:gpt-5")
+    builder.end_session()
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    assert 1 == ledger.append(builder.node)
+    op.account(cost_usd=1.0)
+    assert 1 == ledger.append(builder.node, again=True)
+    assert 0 == ledger.append(builder.node, again=True)
+    book = ledger.book()
+    assert ([1.0], 0, []) == ([entry["costUsd"] for entry in book.entries], book.repeated, book.conflicting)
