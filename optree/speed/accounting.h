@@ -225,7 +225,10 @@ account_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwn
         } else if (entry != NULL) {
             figures.cost = GET(entry, entry, cost_usd); /* which the entry holds */
         }
-        if (entry != NULL && (held = enter(stream)) != NULL) {
+        if (entry != NULL && (held = enter(stream)) != NULL && GET(node, op_node, ended_at) != Py_None) { /* ended with what it is in */
+            result = leave(stream, held);
+            plainly = result == 0;
+        } else if (held != NULL) {
             record = add_entry(self, core, node, chain, entry, &figures);
             result = record == NULL ? leave(stream, held) : put_and_leave(stream, held, &record, 1);
         }

@@ -25,7 +25,7 @@ from optree.store.options import StoreOptions
 from optree.store.reader import is_blank
 from optree.store.recovery import Loaded, load_to_resume
 from optree.store.saving import saving, sweep
-from optree.store.settle import join, leave, remove, settle, settle_beside
+from optree.store.settle import join, leave, remove, settle, settle_beside, settle_later
 from optree.store.snapshot import SnapshotWriter
 from optree.store.system import PASSING
 from optree.store.upkeep import SETTLE_SECONDS, Late, Upkeep
@@ -58,9 +58,8 @@ class SessionStore:
     ) -> None:
         """Open or make the live directory and a new journal; with *resume*, load the session first; an *unused* txn has no files.
 
-        Raises `BusyError` if another process owns it, `OSError`, and what `load` raises. With *later* a disk or directory that cannot be
-        written does not raise: files are made once they can be, tried for each second, and records are kept until then. At its end it
-        stands in *stores*: an interrupt after that leaves no store that cannot be found.
+        Raises `BusyError` if another process owns it, `OSError`, and what `load` raises; with *later* no disk or directory that cannot be
+        written: files are made once they can be, and records kept until then. At its end it stands in *stores*, where others find it.
         """
         self.txn, self.process = checked(txn), os.getpid()
         self.options, self.owner, self._os = options, owner, options.system
@@ -302,12 +301,13 @@ class SessionStore:
             self.journal.make(0 if self.owner else None, max(map(int, self.vector), default=0), lazy=self._later, fresh=self._fresh)
         self._journals = Journals(self.journal, self._os, others=self.owner, fault=partial(self._problem, "files"), forced=self._beat)
 
-    def _close_again(self) -> None:
-        """Close again, after late records, as of an object that ends with the process."""
+    def _close_again(self) -> bool:
+        """Close again, after late records, as of an object that ends with the process; False if some are not written."""
         self.journal.close()
         self._release_lock()
-        if self.unwritten and not self.unwritable_reason:
-            self._problem("what came after its end", OSError(f"{self.unwritten} records are lost ({self.journal.problem})"))
+        settle_later(self.txn, self.options)
+        why = f"{self.unwritten} records are lost ({self.journal.problem})"
+        return not self.unwritten or bool(self.unwritable_reason) or self._problem("what came after its end", OSError(why))
 
     # What the threads do
 

@@ -27,7 +27,7 @@ from optree.store.recovery import Loaded, fold_journals, load
 from optree.store.saving import save, sweep
 from optree.store.snapshot import SnapshotWriter
 from optree.store.system import OS
-from optree.store.upkeep import SAVING
+from optree.store.upkeep import SAVING, late_closed
 from optree.tree import Fold, Tree
 
 SMALL_BYTES = 4 << 20
@@ -67,9 +67,21 @@ def settle_beside(options: StoreOptions) -> None:
 
 
 def settle_later(txn: str, options: StoreOptions) -> None:
-    """Settle a session that was let go before it was saved and billed, as soon as that is possible: its descriptors are closed."""
-    _left.append((txn, options))
+    """Settle a session that is closed, and not saved and billed, or has records that came later, as soon as that is possible."""
+    if all(txn != known for known, _ in _left.copy()):
+        _left.append((txn, options))
     _SETTLING.ask(AGAIN_SECONDS)
+
+
+def settle_left(seconds: float) -> bool:
+    """Settle these now; False if that takes longer."""
+    until = monotonic() + seconds
+    if not late_closed(seconds):
+        return False
+    for _ in range(len(_left)):
+        if not _SETTLING.wait(until - monotonic(), first=True):
+            return not _left
+    return True
 
 
 def _settle_left() -> float | None:

@@ -47,6 +47,8 @@ _AT_ONCE = 3
 _LATE_SECONDS = 0.1
 _DOUBLED = 9
 """How often that time is doubled at most: to about a minute."""
+_to_close: dict[int, Job] = {}
+"""The jobs that will close such files, by their takers' ids."""
 _room_until = 0.0
 """Until then it is assumed that there are descriptors enough for a group."""
 _spare: list[int] = []
@@ -211,6 +213,7 @@ _AGAIN = Job(EACH_SECOND, _ask_again, str)
 def _after_fork() -> None:
     _asking.clear()
     _left.clear()
+    _to_close.clear()
     _SYNCING.after_fork()
 
 
@@ -254,24 +257,33 @@ class Late:
     A few times at once, then on a thread, each time after twice as long: each file that is begun looks through all that are there.
     """
 
-    def __init__(self, close: Callable[[], object], step: Callable[[Callable[[bool], object]], object]) -> None:
-        """*close* is called within a step of the stream; on the thread *step* makes one."""
+    def __init__(self, close: Callable[[], bool], step: Callable[[Callable[[bool], object]], object]) -> None:
+        """*close* is called within a step of the stream, once more where it returns False; on the thread *step* makes one."""
         self._close, self._step, self._closed = close, step, 0
         self._job = Job(EACH_SECOND, self._aside, str)
 
     def take(self, batch: list[Record]) -> None:  # noqa: ARG002 - the journal before it has tried to write them
         """Close again, now or later; where there can be no thread any more, the process's end does."""
-        if self._closed < _AT_ONCE:
-            self._close_now()
-        else:
-            self._job.ask(_LATE_SECONDS * 2.0 ** min(self._closed - _AT_ONCE, _DOUBLED))
+        if self._closed >= _AT_ONCE or not self._close_now():
+            _to_close.setdefault(id(self), self._job)
+            self._job.ask(_LATE_SECONDS * 2.0 ** min(max(0, self._closed - _AT_ONCE), _DOUBLED))
 
-    def _aside(self) -> None:
-        self._step(self._close_now)
+    def _aside(self) -> float | None:
+        return None if self._step(self._close_now) else _LATE_SECONDS * 2.0 ** min(self._closed, _DOUBLED)
 
-    def _close_now(self, _held: object = None) -> None:
+    def _close_now(self, _held: object = None) -> bool:
         self._closed += 1
-        self._close()
+        done = self._close()
+        if done:
+            _to_close.pop(id(self), None)
+        return done
+
+
+def late_closed(seconds: float) -> bool:
+    """Close what late records have opened, now; False if that takes longer or fails."""
+    until = monotonic() + seconds
+    closed = [job.wait(until - monotonic(), first=True) for job in list(_to_close.values())]
+    return all(closed) and not _to_close
 
 
 class Upkeep:

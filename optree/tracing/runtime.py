@@ -323,8 +323,8 @@ class Runtime:
         if console := self.consoles.get(store.txn):
             console.close()
         self._leaving.remember(store)
-        for known in (self.stores, self.consoles):
-            known.pop(store.txn, None)
+        self.stores.pop(store.txn, None)
+        self.consoles.pop(store.txn, None)
         self.past.update(counts_of([store], [console] if console else []))
         self.problems.keep_of(store)
 

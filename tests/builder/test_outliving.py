@@ -36,7 +36,7 @@ def built():
 @pytest.mark.parametrize("ends", ["turn", "sub-agent", "session"])
 @pytest.mark.parametrize("usage", [{}, {"usage_at_start": {"prompt_tokens": 100}}])
 def test_a_call_that_is_accounted_for_after_its_end(ends, usage, built):
-    """What it took is known then, and stands in place of the entry that says nobody knows: in the tree, totals and a fold of its records."""
+    """What it took is known then, and stands in place of the entry that says nobody knows: in tree, totals and a fold of its records."""
     builder, child, recording = built
     op = child.begin_op("llm", "openai:gpt-5", attributes=usage)
     if ends == "turn":

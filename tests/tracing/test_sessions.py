@@ -1,11 +1,13 @@
 import os
 import sys
 import time
+from collections import Counter
 from contextlib import ExitStack
 
 import pytest
 
 import optree
+from optree.store.ledger import Ledger
 from optree.testing import shape
 from optree.tree import walk_sessions
 from optree.tree.answered import NO_RESULT, answered
@@ -422,3 +424,29 @@ def test_resume_of_what_is_being_written(script, finished):
     code, _, err = finished("with optree.session('root'): pass", env={"OPTREE_RESUME": txn})
     assert (1, True) == (code, f"cannot resume: session {txn} is being written by another process" in err)
     process.communicate("", timeout=30)
+
+
+def test_what_comes_after_a_sessions_end_is_saved_and_billed(directory):
+    """A generator is read on after its sessions' end, in a process that goes on: a flush saves and bills that too, and removes its files."""
+
+    @optree.tool
+    def reads_on():
+        while True:
+            with optree.llm(provider="openai", model="m") as op:
+                op.account(cost_usd=1.0)
+            yield
+
+    reading = []
+    for _ in range(20):
+        with optree.session("lead") as session:
+            reading.append(reads_on())
+            next(reading[-1])
+    assert optree.flush("snapshot", 60)
+    for generator in reading:
+        next(generator)
+        generator.close()
+    assert optree.flush("snapshot", 60)
+    assert [] == [saved.live for saved in directory.saved() if saved.live]
+    billed = Counter(entry["originTxnId"] for entry in Ledger(directory.billing).read() if entry["type"] == "llm")
+    assert {2} == set(billed.values())
+    assert 2.0 == optree.load(session.txn, directory).session.totals.cost_usd
