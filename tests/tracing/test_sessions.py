@@ -427,7 +427,7 @@ def test_resume_of_what_is_being_written(script, finished):
 
 
 def test_what_comes_after_a_sessions_end_is_saved_and_billed(directory):
-    """A generator is read on after its sessions' end, in a process that goes on: a flush saves and bills that too, and removes its files."""
+    """A generator is read on after its session's end, and the process goes on: a flush saves and bills that too, and removes its files."""
 
     @optree.tool
     def reads_on():
