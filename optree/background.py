@@ -364,17 +364,35 @@ def _after_fork() -> None:
         worker.after_fork()
 
 
+def _has_others() -> bool:
+    """Tell whether there are other threads than optree's and this one: of C too, where the system lists them."""
+    ours = [thread for thread in threading.enumerate() if thread.daemon and thread.name.startswith(_PREFIX)]
+    try:
+        every = set(map(int, os.listdir("/proc/self/task")))  # noqa: PTH208 - pathlib is not imported for one call
+    except OSError:
+        return bool(sys._current_frames().keys() - {thread.ident for thread in ours} - {get_ident()})  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+    if _is_over(os.getpid()):
+        every.discard(os.getpid())
+    return bool(every - {thread.native_id for thread in ours} - {threading.get_native_id()})
+
+
+def _is_over(native_id: int) -> bool:
+    """Tell whether a thread has ended: the one that a process began with is listed as long as that lives. For Linux."""
+    with suppress(OSError), open(f"/proc/self/task/{native_id}/stat", "rb") as file:  # noqa: PTH123 - as above
+        return b") Z" in file.read()
+    return True
+
+
 def _end_with_threads() -> None:
-    """End this process once only optree's threads are left, as Python ends a child that another than the main thread forked."""
+    """End this process once only optree's threads are left, as the system ends a child that another than the main thread forked."""
     global _watched  # noqa: PLW0603 - set by the thread itself: an interrupted start may have made it, or not
     if _watched:
         return
     _watched = True
-    while others := [thread for thread in threading.enumerate() if not thread.name.startswith(_PREFIX) and thread.ident != get_ident()]:
-        for thread in others:
-            if isinstance(thread, threading._DummyThread):  # noqa: SLF001 - made by no `Thread`: nobody can tell when it ends
-                return
-            thread.join()
+    if not isinstance(threading.main_thread(), threading._DummyThread):  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+        threading.main_thread().join()  # which forked
+    while _has_others():
+        sleep(PAUSE_SECONDS)
     try:
         for deliver in AT_END:
             deliver()

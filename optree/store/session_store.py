@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from errno import EAGAIN
 from functools import partial
 from pathlib import Path
 from time import monotonic
+from weakref import ref
 
 from optree._version import __version__
 from optree.background import Steps, side_by_side
 from optree.builder import SessionTreeBuilder, Stream, Taker
+from optree.builder.core import Core
 from optree.errors import BusyError
-from optree.interrupts import from_handler, if_free, new_rlock, pass_on, suppress
+from optree.interrupts import from_handler, if_free, new_rlock, suppress
 from optree.store import lock
-from optree.store.directory import OWNERS, checked, exists, journals, nothing_saved, owners_journals, refused
+from optree.store.directory import OWNERS, checked, exists, journals, nothing_saved, owners_journals
 from optree.store.journal import Journal
 from optree.store.journals import Journals
 from optree.store.ledger import Ledger
+from optree.store.noted import NotedProblems
 from optree.store.numbering import given_by_others, known_vector, last_given, saved_vector
 from optree.store.options import StoreOptions
 from optree.store.reader import is_blank
@@ -31,10 +33,9 @@ from optree.store.system import PASSING
 from optree.store.upkeep import SETTLE_SECONDS, Late, Upkeep
 
 
-class SessionStore:
+class SessionStore(NotedProblems):
     """Keeps one root session on disk. Nothing here raises once it is open; `problems` says what went wrong."""
 
-    report: Callable[[str], object] = staticmethod(str)  # called with each problem as it occurs
     ended = _closed = _billed = _warned = False  # *ended*: the root session has
     _covered, _begun, _final = 0, 0, -1  # numbers of the last record that the last snapshot has, the last begun one, the last one of all
     _flushed: MutableMapping[str, SessionStore] | None = None  # in a forked child of an ended session: the stores that are flushed
@@ -61,14 +62,13 @@ class SessionStore:
         Raises `BusyError` if another process owns it, `OSError`, and what `load` raises; with *later* no disk or directory that cannot be
         written: files are made once they can be, and records kept until then. At its end it stands in *stores*, where others find it.
         """
-        self.txn, self.process = checked(txn), os.getpid()
+        super().__init__(checked(txn), options.directory)
+        self.process = os.getpid()
         self.options, self.owner, self._os = options, owner, options.system
         self._unused, self._later = unused, later or not owner
-        self.problems: deque[str] = deque(maxlen=32)
-        self.current_problems: dict[str, str] = {}  # those of them that last, by the step that failed
-        self.failed: dict[str, tuple[int, Path]] = {}  # of each step that failed, the last error's number and the place
         self.live = options.directory.live(txn) if owner else options.directory.live_to_write(txn)
         self.builder: SessionTreeBuilder | None = None
+        self._core: ref[Core] | None = None
         self.again = resume  # entries of the session may be in the ledger already
         self._lock_fd, self._guard, self._writing = -1, new_rlock(), new_rlock()
         self._upkeep = Upkeep(self._beat, self._tick, self._save, self._leave, self._problem)
@@ -96,7 +96,7 @@ class SessionStore:
     def attach(self, builder: SessionTreeBuilder) -> None:
         """Keep this builder's session from now on: a snapshot after each sub-agent, the last one at the end."""
         builder.core.listeners.append(self._session_ended)  # first: an interrupt leaves no builder whose end is not listened for
-        self.builder = builder
+        self.builder, self._core = builder, ref(builder.core)
         self._upkeep.start()
         if self.owner:
             settle_beside(self.options)
@@ -108,8 +108,9 @@ class SessionStore:
 
     @property
     def finished(self) -> bool:
-        """True if the session has ended and all of it is saved and billed: nothing is left to do."""
-        return self.ended and self._saved and self._billed and not self._left and self.journal.last == self._covered
+        """True if the session has ended and all of it is saved and billed, or is left to who settles it: nothing is left to do here."""
+        done = self._saved and self._billed and not self._left and self.journal.last == self._covered
+        return self.ended and (done or (self._closed and self.builder is None))
 
     def snapshot(self) -> bool:
         """Write a snapshot now, on the caller's thread; False if it could not be written (`problems` says why)."""
@@ -155,7 +156,7 @@ class SessionStore:
                 self._release_lock()
         self.stream.close()
         if self.journal.fd >= 0 or not self.finished:  # else later records begin a new file, for the process that settles the session
-            self.stream.alone(self._close_journal)
+            self.stream.alone(lambda _: None if self.unwritable_reason and not self.journal.retry() else self.journal.close())
         if not self.owner:
             self._settle_owners()
         self.stream.subscribe(Late(self._close_again, self.stream.alone), ordered=False)
@@ -182,8 +183,7 @@ class SessionStore:
         self.journal.forget()
         self._release_lock()
         self.owner, self._later, self._healed, self._fresh = False, True, 0, False
-        for kept in (self.problems, self.current_problems, self.failed):
-            kept.clear()
+        self._forget_problems()
         self._upkeep = Upkeep(self._beat, self._tick, self._save, self._leave, self._problem)
         self.stream.after_fork(())
 
@@ -200,9 +200,11 @@ class SessionStore:
         self._begin_journal()
         self.unwritable_reason = self.journal.problem and self.unwritable_reason
         self.stream.after_fork((self.journal,))
-        if self.builder is not None:
-            self.builder.core.listeners.clear()
-            self.builder.core.after_fork(self.journal.base)
+        if flushed is not None:
+            self.stream.subscribe(Late(self._close_again, self.stream.alone), ordered=False)
+        if self._core is not None and (core := self._core()) is not None:
+            core.listeners.clear()
+            core.after_fork(self.journal.base)
 
     # Lock and journal
 
@@ -240,11 +242,6 @@ class SessionStore:
                     remove(self.live, [], self._os)
         self._release_lock()
 
-    def _close_journal(self, _held: bool) -> None:
-        """Write the records that wait and close the journal, if it has a file."""
-        if not self.unwritable_reason or self.journal.retry():
-            self.journal.close()
-
     def _abandon(self) -> bool:
         """Stop the upkeep of the session, and drop the records that the disk has not taken."""
         self._closed, self.builder = True, None
@@ -272,11 +269,21 @@ class SessionStore:
                 if self._lock_fd < 0 or given_by_others(self.live, known, self._os) > max(self.journal.tried, self._begun):
                     self._release_lock()
                     raise BlockingIOError(EAGAIN, "another process goes on with this session")
+                if not self._closed and any(number > self.vector.get(writer, 0) for writer, number in known.items() if writer != "0000"):
+                    self._leave_to_disk()
             else:
                 self._upkeep.start()
             if self._flushed is not None:
                 self._flushed.setdefault(self.txn, self)
             self.unwritable_reason = ""
+
+    def _leave_to_disk(self) -> None:
+        """Write journals alone from now on: another process has saved records of its own since, which the tree here has not."""
+        self._closed, self.builder = True, None
+        self._upkeep.end()
+        late = Late(self._close_again, self.stream.alone)
+        self.stream.subscribe(late, ordered=False)
+        late.close_soon()
 
     def _release_lock(self) -> None:
         with self._guard:  # two threads may come here
@@ -406,6 +413,8 @@ class SessionStore:
         try:
             if self._lock_fd < 0:
                 self._own_again()
+            if self.builder is None:
+                return False
             if not last:  # then a reader that finds less in the journal than in the snapshot knows that it was cut
                 self._journals.sync_own()
             self._begun, touched, position = number, builder.core.touched, {**self.vector, f"{self.journal.ordinal:04d}": number}
@@ -486,15 +495,3 @@ class SessionStore:
             settle(self.txn, self.options, leaving=True)
         except Exception as error:  # noqa: BLE001 - the next one who settles may have more luck
             self._problem("settling", error)
-
-    def _problem(self, what: str, error: BaseException) -> bool:
-        """Note a problem, and go on; an exception out of a signal's handler is raised again."""
-        pass_on(error)
-        place = self.options.directory.billing if what == "ledger" else self.options.directory.sessions
-        self.failed[what] = (getattr(error, "errno", None) or 0, place)
-        message = f"{what} of session {self.txn}: {refused(error, place)}"
-        self.current_problems[what] = message
-        if message not in self.problems:
-            self.problems.append(message)
-            self.report(message)
-        return False

@@ -45,8 +45,8 @@ _ROOM_SECONDS = 1.0
 _AT_ONCE = 3
 """How often late records have their file closed behind them at once."""
 _LATE_SECONDS = 0.1
-_DOUBLED = 9
-"""How often that time is doubled at most: to about a minute."""
+_DOUBLED = 3
+"""How often that time is doubled at most: to less than a second, by which what they have is on the disk too."""
 _to_close: dict[int, Job] = {}
 """The jobs that will close such files, by their takers' ids."""
 _room_until = 0.0
@@ -265,8 +265,12 @@ class Late:
     def take(self, batch: list[Record]) -> None:  # noqa: ARG002 - the journal before it has tried to write them
         """Close again, now or later; where there can be no thread any more, the process's end does."""
         if self._closed >= _AT_ONCE or not self._close_now():
-            _to_close.setdefault(id(self), self._job)
-            self._job.ask(_LATE_SECONDS * 2.0 ** min(max(0, self._closed - _AT_ONCE), _DOUBLED))
+            self.close_soon()
+
+    def close_soon(self) -> None:
+        """Close on the thread."""
+        _to_close.setdefault(id(self), self._job)
+        self._job.ask(_LATE_SECONDS * 2.0 ** min(max(0, self._closed - _AT_ONCE), _DOUBLED))
 
     def _aside(self) -> float | None:
         return None if self._step(self._close_now) else _LATE_SECONDS * 2.0 ** min(self._closed, _DOUBLED)

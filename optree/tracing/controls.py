@@ -13,7 +13,7 @@ from optree.errors import SetupError
 from optree.prices import PRICES
 from optree.store import Directory, Loaded, recovery
 from optree.store.settle import settle_left
-from optree.store.upkeep import left_synced
+from optree.store.upkeep import late_closed, left_synced
 from optree.tracing.config import Config, Options
 from optree.tracing.context import here
 from optree.tracing.faults import fault
@@ -172,7 +172,7 @@ def flush(level: Literal["write", "sync", "snapshot", "export"] = "write", timeo
             store.sync_soon()
         done = [store.flush(level, max(0.0, until - monotonic())) for store in list(RUNTIME.stores.values())]
         if level == "sync":
-            done.append(left_synced(max(0.0, until - monotonic())))
+            done += [late_closed(max(0.0, until - monotonic())), left_synced(max(0.0, until - monotonic()))]
         elif level == "snapshot":
             done.append(settle_left(max(0.0, until - monotonic())))
         return all(done) and not RUNTIME.unsaved and not RUNTIME.past["lost"]

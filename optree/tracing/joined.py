@@ -97,4 +97,9 @@ class Leaving:
         stores = [*self.stores(), *self._ended]
         self._closed, self._ended = {}, WeakMembers()
         for store in stores:
-            store.after_fork(flushed)
+            self.fork(store, flushed)
+
+    def fork(self, store: SessionStore, flushed: MutableMapping[str, SessionStore]) -> None:
+        """In a forked child: let what is recorded into a session that has ended be its own, and a child's of its own."""
+        store.after_fork(flushed)
+        self.remember(store)

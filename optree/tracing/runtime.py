@@ -258,7 +258,7 @@ class Runtime:
         holder, is_begun = self.holders.get(txn), txn in self.sessions or not store.owner
         if store.ended or not is_begun or (holder is not None and holder() is None):
             del self.stores[txn]
-            store.after_fork(self.stores) if store.ended else store.forget()
+            self._leaving.fork(store, self.stores) if store.ended else store.forget()
             return
         store.after_fork()
         for console in self._console(txn):

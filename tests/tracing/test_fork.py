@@ -232,6 +232,44 @@ def test_what_a_child_records_into_a_session_that_had_ended(saved, ends, finishe
     assert [1.0] == [entry["costUsd"] for entry in Ledger(directory.billing).read()]
 
 
+AFTER_ITS_END_IN_BOTH = """
+import multiprocessing
+import optree
+optree.configure(console=False)
+def work(name):
+    with optree.llm("openai:" + name) as op:
+        op.account(cost_usd=1.0)
+def child():
+    if {grandchild}:
+        process = multiprocessing.get_context("fork").Process(target=late, args=("grandchild",))
+        process.start()
+    late("child")
+    print(optree.flush("sync", 60), flush=True)
+    if {grandchild}:
+        process.join()
+with optree.session("lead"), optree.turn():
+    late = optree.wrap(work)
+print(optree.flush("snapshot", 60), flush=True)
+for _ in range({times}):
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join()
+    late("parent")
+    print(optree.flush("snapshot", 60), flush=True)
+"""
+
+
+@pytest.mark.parametrize(("times", "grandchild"), [(1, False), (3, False), (2, True)])
+def test_what_a_child_and_its_parent_record_after_a_sessions_end(times, grandchild, finished, directory, saved):
+    """The child's is saved and billed by itself, and the parent, whose tree has nothing of it, writes no snapshot over that."""
+    code, out, _ = finished(AFTER_ITS_END_IN_BOTH.format(times=times, grandchild=grandchild))
+    assert (0, {"True"}) == (code, set(out.splitlines()))
+    settle_all(StoreOptions(directory))
+    calls = Counter(op.name for _, _, op in optree.walk_ops(saved().session))
+    assert Counter(dict.fromkeys(("openai:child", "openai:parent", *(["openai:grandchild"] if grandchild else [])), times)) == calls
+    assert [1.0] * sum(calls.values()) == [entry["costUsd"] for entry in Ledger(directory.billing).read()]
+
+
 FORKED_BY_A_THREAD = """
 import os, sys, threading
 import optree
