@@ -312,6 +312,30 @@ def test_what_was_pending_is_the_parents(finished, saved):
     assert [str(number) for number in range(50)] == [chunk.text for chunk in op.reasoning.chunks]
 
 
+def test_messages_of_both_sides(finished, saved):
+    """Messages that a forked child and its parent record into the same session are all there, each side's in its order."""
+    code, _, err = finished("""
+        with optree.session("root") as root, optree.turn():
+            root.message({"role": "user", "content": "before"})
+            child = os.fork()
+            for number in range(5):
+                root.message({"role": "user", "content": f"{'parent' if child else 'child'} {number}"})
+            if not child:
+                assert optree.flush("sync", 60)
+                os._exit(0)
+            assert 0 == os.waitpid(child, 0)[1]
+        assert optree.flush("snapshot", 60)
+    """)
+    assert (0, "") == (code, err)
+    loaded = saved()
+    texts = [msgspec.json.decode(message.body)["content"] for message in loaded.session.messages]
+    sides = {side: [f"{side} {number}" for number in range(5)] for side in ("parent", "child")}
+    assert ("clean", "before", sides) == (
+        loaded.damage.state, texts[0], {side: [text for text in texts if text.startswith(side)] for side in sides},
+    )  # fmt: skip
+    assert 11 == len(texts)
+
+
 def test_fork_in_a_child_process(finished, saved):
     """A process that joined a session and forks gives numbers that neither it nor its parent gives."""
     code, _, err = finished("""
