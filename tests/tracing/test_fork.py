@@ -193,6 +193,31 @@ def test_child_leaves_its_parents_blocks(finished, saved):
     assert 3 == len(loaded.session.turns[0].ops)
 
 
+def test_child_returns_out_of_its_parents_blocks(finished, saved):
+    """A child that goes on behind the function and the block that it was forked in, as one that serves, has ended neither for its parent."""
+    code, out, err = finished("""
+        @optree.tool
+        def work():
+            with optree.tool("block"):
+                child = os.fork()
+                if child:
+                    assert 0 == os.waitpid(child, 0)[1]
+                    loaded = optree.load(root.txn)
+                    print(sorted(op.name for _, _, op in optree.walk_ops(loaded.session) if op.ended_at is None))
+            return child
+
+        with optree.session("root") as root, optree.turn():
+            if not work():
+                with optree.tool("own"):
+                    pass
+                assert optree.flush("sync", 60)
+                os._exit(0)
+        assert optree.flush("snapshot", 60)
+    """)
+    assert (0, ["['block', 'work']"], "") == (code, out.splitlines(), err)
+    assert ["block", "own", "work"] == sorted(op.name for _, _, op in optree.walk_ops(saved().session))
+
+
 AFTER_ITS_END = """
 import multiprocessing, os, sys
 import optree

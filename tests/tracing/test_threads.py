@@ -255,6 +255,22 @@ def test_one_scope_object_on_many_threads(recording):
     assert (THREADS * CALLS, {1}) == (len(ended), set(ended.values()))
 
 
+def test_one_scope_object_that_two_threads_are_about_to_enter(recording):
+    """A `with` statement looks for its end first, then for its begin: where another thread's looked between, each has a block of its own."""
+    scope, ends = optree.tool("shared"), []
+    with optree.session("root"), optree.turn():
+        thread = threading.Thread(target=lambda: ends.append(scope.__exit__))
+        thread.start()
+        thread.join()
+        op = scope.__enter__()
+        ends.clear()  # that thread's statement is over
+        assert "1.2" == work("within")
+        assert (op, None) == (optree.current(), op.node.ended_at)
+        type(scope).__exit__(scope, None, None, None)
+        assert "ok" == op.node.status
+    assert {"1.1": None, "1.2": "1.1"} == parents(recording)
+
+
 def test_one_op_on_many_threads(recording):
     """Log lines, reasoning and figures that many threads give one op are all there, and it ends once."""
 
