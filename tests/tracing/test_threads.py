@@ -1,4 +1,5 @@
 import asyncio
+import contextvars
 import inspect
 import sys
 import threading
@@ -80,6 +81,16 @@ def test_thread(recording):
         gate.set()
         thread.join()
     assert {"1.1": None, "1.2": "1.1"} == parents(recording)
+
+
+def test_a_context_that_outlives_its_block(recording):
+    """What runs later in a copy of a block's context, as a callback of an event loop does, is where it was, though that op has ended."""
+    with optree.session("root"), optree.turn():
+        with optree.tool("caller"):
+            context = contextvars.copy_context()
+        assert "1.2" == context.run(work, "late")
+    assert {"1.1": None, "1.2": "1.1"} == parents(recording)
+    assert {"ok"} == {op.status for _, _, op in optree.walk_ops(recording.tree.session)}
 
 
 def test_wrapped_coroutine_function(recording):
