@@ -601,6 +601,41 @@ thread.join()
     assert (0, "3\n", "") == (code, out, err)
 
 
+def test_logging_that_another_thread_was_importing_for_optree_at_the_fork(finished):
+    """A fork does not wait for that module, which would have it called behind a fork of which it was not told before."""
+    code, out, err = finished(
+        textwrap.dedent(HELD.format(module="logging"))
+        + textwrap.dedent("""
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
+
+class Later(Loader):
+    def find_spec(self, name, path=None, target=None):
+        return ModuleSpec(name, self) if name == "tomllib" else None
+
+    def exec_module(self, module):
+        import logging
+
+sys.meta_path.insert(0, Later())
+assert not {"logging", "tomllib"} & {*sys.modules}
+thread = threading.Thread(target=__import__, args=("tomllib",))  # as optree's functions do
+thread.start()
+assert begun.wait(60)
+sys.setswitchinterval(60)  # the other thread goes on only where this one waits
+os.register_at_fork(before=go_on.set)
+if (child := os.fork()) == 0:
+    signal.alarm(30)
+    import logging
+    logging.getLogger("child").debug("it logs")
+    os._exit(3)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+thread.join()
+"""),
+        env={"PYTHONWARNINGS": "error,ignore:This process (pid=:DeprecationWarning"},
+    )
+    assert (0, "3\n", "") == (code, out, err)
+
+
 def test_what_another_thread_was_importing_for_the_program_at_the_fork(finished, tmp_path):
     """That stays as Python leaves it: the program's own module is there, half imported, and does not run a second time."""
     (tmp_path / "own.py").write_text("import optree\nprint('runs')\n")
