@@ -126,7 +126,7 @@ def test_a_closed_journal_for_which_there_was_no_descriptor_is_not_written_anew(
 
 
 def test_many_closed_journals_are_synced_before_they_are_too_many(tmp_path, monkeypatch):
-    """At the level `write` they wait until somebody asks, up to half of those that can be remembered; more are forced to the disk at once."""
+    """At the level `write` they wait until somebody asks, up to half of those that can be remembered; more are forced to it at once."""
     monkeypatch.setattr(upkeep, "_MOST_LEFT", 6)
     system = Faulty()
     for number in range(3):

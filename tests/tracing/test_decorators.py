@@ -565,7 +565,7 @@ def test_one_block_object_in_two_sessions_that_is_left_further_in():
     contexts = [(copy_context(), inside("a")), (copy_context(), inside("b"))]
     for context, run in [*contexts, *contexts, *contexts]:
         context.run(next, run, None)
-    assert dict.fromkeys("ab", [("shared", "ok"), ("around", "ok")]) == found
+    assert {name: [("shared", "ok"), ("around", "ok")] for name in "ab"} == found
 
 
 class Unbound:

@@ -194,7 +194,7 @@ def test_child_leaves_its_parents_blocks(finished, saved):
 
 
 def test_child_returns_out_of_its_parents_blocks(finished, saved):
-    """A child that goes on behind the function and the block that it was forked in, as one that serves, has ended neither for its parent."""
+    """A child that goes on behind the function and the block that it was forked in, as one that serves, ends neither for its parent."""
     code, out, err = finished("""
         @optree.tool
         def work():

@@ -591,7 +591,12 @@ def test_one_wait_where_sessions_end_and_no_disk_takes_them(monkeypatch, runtime
     monkeypatch.setattr(runtime_module, "STUCK_SECONDS", LONG)  # however long the machine takes for these sessions
     waits, wait, begun, hangs = [], SessionStore.wait, threading.Event(), threading.Event()
     monkeypatch.setattr(SessionStore, "wait", lambda store, timeout: (timeout and waits.append(timeout)) or wait(store, timeout))
-    assert Job(SAVING, lambda: begun.set() or hangs.wait(LONG) and None, str).ask()
+
+    def hang():
+        begun.set()
+        hangs.wait(LONG)
+
+    assert Job(SAVING, hang, str).ask()
     assert begun.wait(LONG)
     try:
         for _ in range(ENDED_SESSIONS):

@@ -267,7 +267,7 @@ def test_one_scope_object_on_many_threads(recording):
 
 
 def test_one_scope_object_that_two_threads_are_about_to_enter(recording):
-    """A `with` statement looks for its end first, then for its begin: where another thread's looked between, each has a block of its own."""
+    """A `with` statement looks for its end first, then for its begin: where another thread's looked between, each has its own block."""
     scope, ends = optree.tool("shared"), []
     with optree.session("root"), optree.turn():
         thread = threading.Thread(target=lambda: ends.append(scope.__exit__))
