@@ -40,8 +40,8 @@ class Faults:
 
     def add(self, error: Exception) -> None:
         """Count a call."""
-        self.calls += 1
         try:
+            self.calls += 1
             problem = f"something is not recorded: {type(error).__name__}: {text(error)}"
             if problem not in self.problems and len(self.problems) < MOST_PROBLEMS:
                 self.problems.append(problem)

@@ -207,7 +207,7 @@ def test_faults_of_takers_are_their_own(opened):
     assert [r.SessionBegin, r.TurnBegin, r.OpBegin] == [type(record) for record in taker.records]
 
 
-@pytest.mark.parametrize(
+steps = pytest.mark.parametrize(
     ("step", "number"),
     [
         (lambda builder, _op: builder.begin_op("tool", "x"), 1),
@@ -217,6 +217,9 @@ def test_faults_of_takers_are_their_own(opened):
     ],
     ids=["begin", "end", "account", "message"],
 )
+
+
+@steps
 def test_interrupt_of_a_delivery(opened, step, number):
     """An interrupt in the middle of a delivery reaches the program; the record is delivered with the next one."""
     taker, faulty = Counting(), Faulty(KeyboardInterrupt())
@@ -232,6 +235,28 @@ def test_interrupt_of_a_delivery(opened, step, number):
     assert before == len(taker.records)
     faulty.times = 0
     found.flush()
+    assert before + number == len(taker.records)
+
+
+@steps
+def test_no_memory_in_a_delivery(opened, step, number):
+    """A taker that finds no memory for a record gets it with the next one, and the program nothing of it."""
+    scarce = []
+
+    class Growing(Counting):
+        def take(self, batch):
+            if scarce:
+                raise scarce.pop()
+            super().take(batch)
+
+    taker = Growing()
+    builder = opened(taker)
+    op = builder.begin_op("llm", "m")
+    before = len(taker.records)
+    scarce.append(MemoryError())
+    step(builder, op)
+    assert [] == scarce
+    builder.core.stream.flush()
     assert before + number == len(taker.records)
 
 

@@ -231,3 +231,47 @@ with optree.session("a") as session:
             break
 print(wrong)
 """
+
+
+@makes_functions
+@pytest.mark.skipif(
+    sys.version_info[:2] == (3, 15),
+    reason="3.15.0 frees twice what list.append finds no memory for: https://github.com/python/cpython/issues/151818",
+)
+@pytest.mark.parametrize("pure", ["", "1"], ids=["compiled", "pure"])
+def test_where_not_even_the_count_finds_memory(pure: str) -> None:
+    """Whichever allocations fail while something is recorded, and while that is counted: the program gets no MemoryError of it."""
+    pytest.importorskip("_testcapi")
+    env = os.environ | {"OPTREE_PURE": pure}
+    done = subprocess.run([sys.executable, "-c", COUNTING], env=env, capture_output=True, text=True, check=False)
+    assert (0, "[]\n") == (done.returncode, done.stdout), done.stderr
+
+
+COUNTING = """
+import _testcapi, optree
+from optree.builder.guard import FAULTS
+from optree.testing import capture
+
+CALLS = [
+    lambda op, _: op.log("x"),
+    lambda op, _: op.think("x"),
+    lambda op, _: op.chunk("x"),
+    lambda op, _: op.account(input_tokens=5),
+    lambda op, _: op.end(),
+    lambda _, builder: builder.begin_op("tool", "t"),
+]
+reached = []
+with capture(), optree.session("a") as session, optree.turn():
+    FAULTS.calls = session.builder.core.stream.failures = 1000  # from 257 on Python makes each number anew
+    for place, call in enumerate(CALLS):
+        for number in range(40):
+            with optree.llm("m") as op:
+                _testcapi.set_nomemory(number, number + 20)
+                try:
+                    call(op, session.builder)
+                except MemoryError:
+                    reached.append((place, number))
+                finally:
+                    _testcapi.remove_mem_hooks()
+print(reached)
+"""

@@ -2,12 +2,14 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from optree.interrupts import of_handler
 from tests.interrupts.capturing import CAPTURED, HOOKING, OUTSIDE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -129,3 +131,58 @@ def test_limits_that_hit_the_begin_leave_nothing_behind(tmp_path):
     status = json.loads(told.stdout)
     assert ([], [], []) == (status["running"], status["interrupted"], status["damaged"])
     assert [] == [path.name for path in (tmp_path / "sessions").glob("*.live")]
+
+
+class LimitError(Exception):
+    """A time limit."""
+
+
+@pytest.fixture
+def limit():
+    """Return what a signal hits whose handler raises."""
+
+    def handle(*_):
+        raise LimitError
+
+    before = signal.signal(signal.SIGTERM, handle)
+    yield lambda: signal.raise_signal(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, before)
+
+
+def caught(work):
+    """Return the kind of the exception out of a handler that led to what some work raises."""
+    try:
+        work()
+    except Exception as error:  # noqa: BLE001 - whatever it is
+        return type(of_handler(error))
+
+
+def test_an_error_in_the_handling_of_an_exception_out_of_a_handler(limit):
+    """What a library raises in its place, as it cleans up or says it in another way, is known to come from it, however often."""
+
+    def clean_up():
+        try:
+            limit()
+        finally:
+            raise OSError("cannot be closed")
+
+    def says_otherwise():
+        try:
+            clean_up()
+        except OSError as error:
+            raise ValueError("failed") from error
+
+    assert [LimitError] * 3 == [caught(work) for work in (limit, clean_up, says_otherwise)]
+
+
+def test_an_error_while_the_program_handles_an_exception_out_of_a_handler(limit):
+    """What fails then, below, is a fault of its own, as any other: the program has that exception by then."""
+
+    def fails():
+        raise OSError("refused")
+
+    try:
+        limit()
+    except LimitError:
+        during = caught(fails)
+    assert [type(None)] * 2 == [during, caught(fails)]

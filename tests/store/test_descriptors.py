@@ -264,3 +264,37 @@ def test_journals_that_cannot_be_listed(begin, directory):
     begin()
     done = subprocess.run([sys.executable, "-c", NO_DESCRIPTOR, directory.live("txn-1")], capture_output=True, text=True, check=False)
     assert "1 Too many open files\n" == done.stdout, done.stderr
+
+
+FORKS_LONG = """
+import os, sys, threading
+forking, opened = threading.Event(), threading.Event()
+
+def before():
+    forking.set()
+    print(opened.wait(20), flush=True)
+
+os.register_at_fork(before=before)  # ahead of optree's, so it is called after that
+import optree
+optree.configure(base_dir=sys.argv[1], console=False)
+
+def opens():
+    forking.wait()
+    with optree.session("agent"):
+        opened.set()
+
+thread = threading.Thread(target=opens)
+thread.start()
+if not (child := os.fork()):
+    os._exit(0)
+os.waitpid(child, 0)
+thread.join()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no process forks there")
+def test_a_fork_that_takes_long_holds_up_no_session(tmp_path):
+    """What the program does before a fork waits for a thread that begins a session: that does not wait for the fork for ever."""
+    command = [sys.executable, "-W", "ignore", "-c", FORKS_LONG, str(tmp_path)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=2 * LONG)
+    assert (0, "True\n") == (ran.returncode, ran.stdout), ran.stderr

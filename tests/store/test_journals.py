@@ -203,3 +203,21 @@ def test_a_file_that_is_made_during_the_sync_is_synced_too(shared, directory):
     assert store._journals.sync()
     assert {other.journal.path, third.journal.path, second} == set(system.synced)
     third.close(0.0)
+
+
+def test_a_session_that_ends_during_the_sync_is_synced(shared):
+    """Its end saves all of it and removes the files, before the sync has come to their names: that sync is no failure."""
+    system, store, other = shared
+    other.journal.forget()
+    real, left = system.sync_name, []
+
+    def sync_name(path):
+        if path == other.journal.path:
+            store.builder.end_session()
+            assert store.wait(LONG)
+            left.append(store.live.exists())
+        real(path)
+
+    system.sync_name = sync_name
+    assert store._journals.sync()
+    assert ([False], []) == (left, list(store.problems))

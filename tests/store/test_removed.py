@@ -13,6 +13,7 @@ from optree import records as r
 from optree.errors import BusyError
 from optree.store import SessionStore, load, lock, upkeep
 from optree.store.ledger import Ledger
+from optree.store.numbering import last_before_another
 from optree.store.options import StoreOptions
 from optree.store.system import OS, REAL
 from optree.tree import walk_ops
@@ -299,3 +300,24 @@ def test_a_session_that_is_saved_and_billed_is_not_over_before_its_files_are_gon
     wait_for(lambda: store.finished)
     assert store.close(LONG)
     assert ["txn-1.json.zst"] == [path.name for path in directory.sessions.iterdir()]
+
+
+GOES_ON = """
+import sys
+from pathlib import Path
+from optree import records as r
+from optree.store.journal import Journal
+live, first = Path(sys.argv[1]), int(sys.argv[2])
+journal = Journal(live, "txn-1", "0", ordinal=0, first=first)
+journal.take([r.SessionSet("", 1.0, title="one")])
+journal.close()
+"""
+
+
+def test_of_several_processes_that_went_on_the_first_one_counts(tmp_path):
+    """What this process wrote behind the first record of another, as the same writer, may have been read by none."""
+    live = tmp_path / "live"
+    for first in (5, 9):
+        subprocess.run([sys.executable, "-c", GOES_ON, live, str(first)], check=True)
+    asked = [(0, 0, 12), (0, 5, 12), (0, 9, 12), (0, 0, 4), (0, 0, 5), (1, 0, 12)]  # writer, behind which record, its own last
+    assert [4, 8, 12, 4, 4, 12] == [last_before_another(live, *one, REAL) for one in asked]

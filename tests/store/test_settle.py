@@ -15,6 +15,7 @@ from optree.errors import DamagedError, NotFoundError
 from optree.nodes import AccountingEntry
 from optree.store import SessionStore, journal, load, lock, upkeep
 from optree.store import settle as settle_module
+from optree.store import system as system_module
 from optree.store.directory import journals
 from optree.store.formats import read_meta
 from optree.store.ledger import Ledger
@@ -544,3 +545,26 @@ def test_journals_go_when_the_name_of_the_snapshot_is_on_the_disk(begin, killed)
 
     assert settle("txn-1", StoreOptions(image, system=Noting()))
     assert image.sessions in done[: done.index(image.live("txn-1") / JOURNAL)]
+
+
+@pytest.mark.parametrize("within", [1, 12, 28], ids=["first byte", "in the middle", "last byte"])
+def test_an_end_at_the_border_of_two_pieces(left, monkeypatch, within):
+    """A journal is read in pieces: an end that is part in one and part in the next is seen, and the session is settled."""
+    monkeypatch.setattr(system_module, "PIECE", (left.live("txn-1") / JOURNAL).read_bytes().index(b'{"t":"session.end","path":""') + within)
+    assert settle("txn-1", StoreOptions(left))
+    assert ["txn-1.json.zst"] == names(left)
+
+
+def test_what_a_joined_process_sets_of_a_turn_that_is_saved(begin, directory):
+    """A process sets a turn's prompts when a snapshot of the owner has that turn as it was: the last snapshot has them."""
+    builder, store = begin()
+    busy(builder, 1)
+    assert store.flush("snapshot")
+    joined = SessionStore("txn-1", StoreOptions(directory), owner=False)
+    joined.stream.put(r.TurnSet("1", prompts={"user": "why not?"}))
+    joined.close(LONG)
+    builder.end_session()
+    assert store.close(LONG)
+    assert ([{"user": "why not?"}], ["txn-1.json.zst"]) == (
+        [turn.prompts for turn in load("txn-1", directory).session.turns], names(directory),
+    )  # fmt: skip

@@ -3,17 +3,21 @@
 import errno
 import shutil
 from pathlib import Path
+from threading import Event
 from time import monotonic
 
 import pytest
 
 from optree import records as r
+from optree.background import Job
 from optree.store import journal, upkeep
 from optree.store.reader import read_journal
 from optree.store.system import OS
 from tests.store.faults import Faulty
 from tests.store.test_journal import Held
 from tests.store.test_settle import wait_for
+
+LONG = 30.0
 
 
 def closed(live, system, **options):
@@ -108,3 +112,50 @@ def test_a_snapshot_that_nobody_waits_for_leaves_a_pause(monkeypatch):
         wait_for(lambda number=number: len(saved) == number)
     (begun, ended), (next_begun, _) = saved
     assert next_begun - ended >= upkeep.PAUSES * (ended - begun)
+
+
+def test_a_closed_journal_for_which_there_was_no_descriptor_is_not_written_anew(tmp_path, monkeypatch):
+    """The disk was not even asked: the next try is a sync of the file as it is."""
+    monkeypatch.setattr(upkeep, "SYNC_SECONDS", 0.01)
+    system = Faulty("datasync", errno.EMFILE, first=1, times=1)
+    system.arm()
+    own = closed(tmp_path / "live", system)
+    before = own.path.stat().st_ino
+    wait_for(lambda: upkeep.left_synced(30.0))
+    assert (2, 0, before) == (system.calls["datasync"], system.calls["sync"], own.path.stat().st_ino)
+
+
+def test_many_closed_journals_are_synced_before_they_are_too_many(tmp_path, monkeypatch):
+    """At the level `write` they wait until somebody asks, up to half of those that can be remembered; more are forced to it at once."""
+    monkeypatch.setattr(upkeep, "_MOST_LEFT", 6)
+    system = Faulty()
+    for number in range(3):
+        closed(tmp_path / f"live-{number}", system, sync="write")
+    assert Job(upkeep.EACH_SECOND, lambda: None, str).wait(LONG)
+    assert (0, 3) == (system.calls["datasync"], len(upkeep._left))
+    for number in range(3, 6):
+        closed(tmp_path / f"live-{number}", system, sync="write")
+        assert Job(upkeep.EACH_SECOND, lambda: None, str).wait(LONG)
+    assert (3, 3) == (system.calls["datasync"], len(upkeep._left))
+    assert upkeep.left_synced(LONG)
+
+
+def test_a_session_is_not_let_go_while_it_is_saved():
+    """It shall end while a snapshot is written that nobody waits for: its lock is released when that is done."""
+    done, begun, go_on = [], Event(), Event()
+
+    def save():
+        begun.set()
+        assert go_on.wait(LONG)
+        done.append("saved")
+
+    kept = upkeep.Upkeep(lambda: None, lambda: None, save, lambda: done.append("left"), lambda *said: done.append(said))
+    kept.start()
+    kept.want(soon=True)
+    assert begun.wait(LONG)
+    kept.stop()
+    assert Job(upkeep.EACH_SECOND, lambda: None, str).wait(LONG)  # behind what is due now
+    assert [] == done
+    go_on.set()
+    assert kept.join(LONG)
+    assert ["saved", "left"] == done

@@ -412,6 +412,16 @@ def test_a_child_that_outlives_the_block_is_not_limited(script):
     assert "8\n" == process.communicate("\n", timeout=LONG)[0]
 
 
+def test_a_budget_that_is_over_is_not_handed_on(monkeypatch):
+    """Variables that name a budget, of this process or given, name none to a child once that is over, or where it does not hold."""
+    with optree.session("lead"):
+        with optree.budget(calls=1):
+            within = optree.child_env({})
+        assert {"OPTREE_BUDGET"} == within.keys() - optree.child_env({}).keys() == within.keys() - optree.child_env(within).keys()
+    monkeypatch.setenv("OPTREE_BUDGET", within["OPTREE_BUDGET"])
+    assert "OPTREE_BUDGET" not in optree.child_env()
+
+
 def check_killed(script, wait):
     """Kill a process that has a call under way, and compare what the budget has once that has been waited for."""
     agent = f"""{AGENT}
@@ -443,6 +453,31 @@ def test_a_killed_process_holds_nothing(script):
 def test_a_killed_process_that_its_parent_has_not_reaped_holds_nothing(script):
     """The same as soon as the process has ended, though its number is taken until its parent asks for its end."""
     check_killed(script, lambda process: os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT))
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="elsewhere such a process is taken to live")
+def test_a_killed_process_whose_number_another_has_holds_nothing(script, directory):
+    """The same where a process that began at another time has its number by now."""
+
+    def wait(process):
+        process.wait(LONG)
+        [path] = (directory.sessions / "budgets").iterdir()
+        SharedBytes(path).change(lambda data: re.sub(rb'"%d-\d+"' % process.pid, b'"%d-1"' % os.getppid(), data))
+
+    check_killed(script, wait)
+
+
+def test_rows_of_many_processes_that_have_gone_become_one(monkeypatch):
+    """Where more processes than some had a part in a budget, what those took that have gone is added up: its file stays small."""
+    monkeypatch.setattr(spending, "_MOST_ROWS", 2)
+    with optree.budget(calls=100) as budget:
+        for _ in range(6):
+            if (child := os.fork()) == 0:
+                call()
+                os._exit(0)
+            assert 0 == os.waitpid(child, 0)[1]
+        assert 6 == budget.used["calls"]
+        assert len(spending.read(budget.account.path).rows) <= 3
 
 
 @pytest.mark.usefixtures("recording")

@@ -548,6 +548,26 @@ def test_one_block_object_in_two_sessions():
     assert {"a": ["ok"], "b": ["ok"]} == found
 
 
+def test_one_block_object_in_two_sessions_that_is_left_further_in():
+    """The same where another block is open when it is left: what ends is of the session that this one is in, not what was begun last."""
+    shared = optree.tool("shared")
+    found = {}
+
+    def inside(name):
+        with optree.session(name) as session, optree.turn():
+            copy_context().run(shared.__enter__)
+            yield
+            with optree.tool("around"):
+                shared.__exit__(None, None, None)
+            found[name] = [(op.name, op.status) for _, _, op in walk_ops(session.tree.session)]
+            yield
+
+    contexts = [(copy_context(), inside("a")), (copy_context(), inside("b"))]
+    for context, run in [*contexts, *contexts, *contexts]:
+        context.run(next, run, None)
+    assert {name: [("shared", "ok"), ("around", "ok")] for name in "ab"} == found
+
+
 class Unbound:
     """A proxy of something that is not there, as web frameworks have them: whatever asks for its class is answered by an exception."""
 

@@ -193,6 +193,31 @@ def test_child_leaves_its_parents_blocks(finished, saved):
     assert 3 == len(loaded.session.turns[0].ops)
 
 
+def test_child_returns_out_of_its_parents_blocks(finished, saved):
+    """A child that goes on behind the function and the block that it was forked in, as one that serves, ends neither for its parent."""
+    code, out, err = finished("""
+        @optree.tool
+        def work():
+            with optree.tool("block"):
+                child = os.fork()
+                if child:
+                    assert 0 == os.waitpid(child, 0)[1]
+                    loaded = optree.load(root.txn)
+                    print(sorted(op.name for _, _, op in optree.walk_ops(loaded.session) if op.ended_at is None))
+            return child
+
+        with optree.session("root") as root, optree.turn():
+            if not work():
+                with optree.tool("own"):
+                    pass
+                assert optree.flush("sync", 60)
+                os._exit(0)
+        assert optree.flush("snapshot", 60)
+    """)
+    assert (0, ["['block', 'work']"], "") == (code, out.splitlines(), err)
+    assert ["block", "own", "work"] == sorted(op.name for _, _, op in optree.walk_ops(saved().session))
+
+
 AFTER_ITS_END = """
 import multiprocessing, os, sys
 import optree
@@ -348,6 +373,30 @@ def test_what_was_pending_is_the_parents(finished, saved):
     assert [str(number) for number in range(50)] == [message for message in messages if not message.startswith("child")]
     assert {f"child {number}" for number in range(0, 50, 10)} == {message for message in messages if message.startswith("child")}
     assert [str(number) for number in range(50)] == [chunk.text for chunk in op.reasoning.chunks]
+
+
+def test_messages_of_both_sides(finished, saved):
+    """Messages that a forked child and its parent record into the same session are all there, each side's in its order."""
+    code, _, err = finished("""
+        with optree.session("root") as root, optree.turn():
+            root.message({"role": "user", "content": "before"})
+            child = os.fork()
+            for number in range(5):
+                root.message({"role": "user", "content": f"{'parent' if child else 'child'} {number}"})
+            if not child:
+                assert optree.flush("sync", 60)
+                os._exit(0)
+            assert 0 == os.waitpid(child, 0)[1]
+        assert optree.flush("snapshot", 60)
+    """)
+    assert (0, "") == (code, err)
+    loaded = saved()
+    texts = [msgspec.json.decode(message.body)["content"] for message in loaded.session.messages]
+    sides = {side: [f"{side} {number}" for number in range(5)] for side in ("parent", "child")}
+    assert ("clean", "before", sides) == (
+        loaded.damage.state, texts[0], {side: [text for text in texts if text.startswith(side)] for side in sides},
+    )  # fmt: skip
+    assert 11 == len(texts)
 
 
 def test_fork_in_a_child_process(finished, saved):
@@ -583,6 +632,41 @@ if (child := os.fork()) == 0:
     os._exit(asyncio.run(asyncio.sleep(0, 3)))
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 go_on.set()
+thread.join()
+"""),
+        env={"PYTHONWARNINGS": "error,ignore:This process (pid=:DeprecationWarning"},
+    )
+    assert (0, "3\n", "") == (code, out, err)
+
+
+def test_logging_that_another_thread_was_importing_for_optree_at_the_fork(finished):
+    """A fork does not wait for that module, which would have it called behind a fork of which it was not told before."""
+    code, out, err = finished(
+        textwrap.dedent(HELD.format(module="logging"))
+        + textwrap.dedent("""
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
+
+class Later(Loader):
+    def find_spec(self, name, path=None, target=None):
+        return ModuleSpec(name, self) if name == "tomllib" else None
+
+    def exec_module(self, module):
+        import logging
+
+sys.meta_path.insert(0, Later())
+assert not {"logging", "tomllib"} & {*sys.modules}
+thread = threading.Thread(target=__import__, args=("tomllib",))  # as optree's functions do
+thread.start()
+assert begun.wait(60)
+sys.setswitchinterval(60)  # the other thread goes on only where this one waits
+os.register_at_fork(before=go_on.set)
+if (child := os.fork()) == 0:
+    signal.alarm(30)
+    import logging
+    logging.getLogger("child").debug("it logs")
+    os._exit(3)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 thread.join()
 """),
         env={"PYTHONWARNINGS": "error,ignore:This process (pid=:DeprecationWarning"},

@@ -10,6 +10,7 @@ from optree.background import Job
 from optree.store import Directory, load, open_session
 from optree.store.options import StoreOptions
 from optree.store.upkeep import SAVING
+from optree.tracing.joined import Leaving
 from optree.tracing.runtime import Runtime
 
 LONG = 60.0
@@ -95,3 +96,36 @@ def test_a_session_that_is_being_left_is_the_parents_in_a_forked_child(joined):
     assert -1 == store.journal.fd
     here.after_fork()
     assert 0 == here.counts()["records"]
+
+
+def test_a_left_session_that_is_closed_is_forgotten(joined):
+    """It stands among those that are not closed until then, and is given out once after it, to be counted: nothing keeps it any more."""
+    _, store, go = joined
+    leaving, closed = Leaving(), []
+    leaving.add(store)
+    leaving.close(store, closed.append)
+    assert ([store], [], []) == (leaving.stores(closed=False), leaving.take(), closed)
+    go.set()
+    assert Job(SAVING, lambda: None, str).wait(LONG)
+    assert ([], [store], [store]) == (leaving.stores(closed=False), leaving.stores(), closed)
+    assert ([store], [], []) == (leaving.take(), leaving.stores(), leaving.take())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_what_a_forked_child_records_into_a_session_that_is_being_left(joined):
+    """It is in a journal of the child's own, beside what the parent still records there until it closes its own."""
+    here, store, go = joined
+    record(store, 2)
+    here._leave(["txn-1"])
+    child = os.fork()
+    if not child:
+        here.after_fork()
+        record(store, 3)
+        os._exit(0 if store.flush("sync", LONG) else 1)
+    assert 0 == os.waitpid(child, 0)[1]
+    record(store, 4)
+    go.set()
+    assert Job(SAVING, lambda: None, str).wait(LONG)
+    loaded = load("txn-1", store.options.directory)
+    assert ("clean", [1.0, 2.0, 3.0, 4.0]) == (loaded.damage.state, sorted(op.started_at for op in loaded.session.turns[0].ops))

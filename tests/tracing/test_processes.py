@@ -116,6 +116,32 @@ def test_multiprocessing_process(method, finished, saved):
     ]
 
 
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_a_worker_is_elsewhere_for_one_call_only(method, finished, directory):
+    """What a pool's worker does after a wrapped call, by a function that is not wrapped, is a session of its own."""
+    code, out, err = finished(f"""
+        import multiprocessing
+        from concurrent.futures import ProcessPoolExecutor
+
+        @optree.tool
+        def work():
+            return os.getpid()
+
+        def own():
+            with optree.session("own"), optree.turn():
+                return work()
+
+        if __name__ == "__main__":
+            with ProcessPoolExecutor(1, multiprocessing.get_context("{method}")) as pool:
+                pool.submit(os.getpid).result()  # the worker is there before the session is
+                with optree.session("lead"), optree.turn():
+                    assert pool.submit(optree.wrap(work)).result() == pool.submit(own).result()
+    """)
+    assert (0, "", "") == (code, out, err)
+    loaded = [optree.load(saved.txn, directory).session for saved in directory.saved()]
+    assert {"lead": ["work"], "own": ["work"]} == {session.agent_id: [op.name for op in session.turns[0].ops] for session in loaded}
+
+
 CHILDREN = """
     import subprocess
     from textwrap import dedent

@@ -10,9 +10,12 @@ from time import monotonic, sleep
 import pytest
 
 import optree
-from optree.store import Directory
+from optree.background import Job
+from optree.store import Directory, SessionStore
+from optree.store.upkeep import SAVING
 from optree.syscalls import calls
-from optree.tracing.runtime import EXIT_SECONDS
+from optree.tracing import runtime as runtime_module
+from optree.tracing.runtime import ENDED_SESSIONS, EXIT_SECONDS, ROOM_SECONDS
 
 LONG = 60.0
 SLACK = 10.0  # seconds; a machine may be busy, and what hangs here hangs for ever (benchmarks/exits.py measures the promise itself)
@@ -581,6 +584,32 @@ def test_no_session_waits_for_the_disk(monkeypatch):
             op.account(input_tokens=1)
     assert optree.flush("snapshot", LONG)
     assert (False, True) == (threading.get_ident() in threads, len(threads) >= 3)
+
+
+def test_one_wait_where_sessions_end_and_no_disk_takes_them(monkeypatch, runtime):
+    """The first begin behind many sessions that are not saved yet waits for one of them, in vain, and the next ones do not for a while."""
+    monkeypatch.setattr(runtime_module, "STUCK_SECONDS", LONG)  # however long the machine takes for these sessions
+    waits, wait, begun, hangs = [], SessionStore.wait, threading.Event(), threading.Event()
+    monkeypatch.setattr(SessionStore, "wait", lambda store, timeout: (timeout and waits.append(timeout)) or wait(store, timeout))
+
+    def hang():
+        begun.set()
+        hangs.wait(LONG)
+
+    assert Job(SAVING, hang, str).ask()
+    assert begun.wait(LONG)
+    try:
+        for _ in range(ENDED_SESSIONS):
+            with optree.session("ends"):
+                pass
+        assert [] == waits
+        for _ in range(10):
+            with optree.session("ends"):
+                pass
+        assert ([ROOM_SECONDS], ENDED_SESSIONS + 10) == (waits, len(runtime.stores))
+    finally:
+        hangs.set()
+    assert optree.flush("snapshot", LONG)
 
 
 def test_ended_sessions_are_let_go():

@@ -1,4 +1,5 @@
 import asyncio
+import contextvars
 import inspect
 import sys
 import threading
@@ -80,6 +81,16 @@ def test_thread(recording):
         gate.set()
         thread.join()
     assert {"1.1": None, "1.2": "1.1"} == parents(recording)
+
+
+def test_a_context_that_outlives_its_block(recording):
+    """What runs later in a copy of a block's context, as a callback of an event loop does, is where it was, though that op has ended."""
+    with optree.session("root"), optree.turn():
+        with optree.tool("caller"):
+            context = contextvars.copy_context()
+        assert "1.2" == context.run(work, "late")
+    assert {"1.1": None, "1.2": "1.1"} == parents(recording)
+    assert {"ok"} == {op.status for _, _, op in optree.walk_ops(recording.tree.session)}
 
 
 def test_wrapped_coroutine_function(recording):
@@ -253,6 +264,22 @@ def test_one_scope_object_on_many_threads(recording):
         sys.setswitchinterval(before)
     ended = Counter(record.path for record in recording.records if isinstance(record, r.OpEnd))
     assert (THREADS * CALLS, {1}) == (len(ended), set(ended.values()))
+
+
+def test_one_scope_object_that_two_threads_are_about_to_enter(recording):
+    """A `with` statement looks for its end first, then for its begin: where another thread's looked between, each has its own block."""
+    scope, ends = optree.tool("shared"), []
+    with optree.session("root"), optree.turn():
+        thread = threading.Thread(target=lambda: ends.append(scope.__exit__))
+        thread.start()
+        thread.join()
+        op = scope.__enter__()
+        ends.clear()  # that thread's statement is over
+        assert "1.2" == work("within")
+        assert (op, None) == (optree.current(), op.node.ended_at)
+        type(scope).__exit__(scope, None, None, None)
+        assert "ok" == op.node.status
+    assert {"1.1": None, "1.2": "1.1"} == parents(recording)
 
 
 def test_one_op_on_many_threads(recording):

@@ -1,0 +1,50 @@
+"""Threads that run beside the program, and the jobs that they do."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from optree.background import Job, Worker
+
+LONG = 20.0
+
+
+def test_a_job_that_waits_for_another_of_its_thread():
+    """The thread that does it cannot do the other meanwhile: it is told at once that this is not done, which is done next."""
+    worker, told = Worker("test-background"), []
+    other = Job(worker, lambda: told.append("other"), told.append)
+    job = Job(worker, lambda: told.append(other.wait(4 * LONG)), told.append)
+    assert job.wait(LONG)
+    assert other.wait(LONG)
+    assert [False, "other"] == told[:2]
+
+
+FORKS_BESIDE = """
+import os, threading
+from optree.background import Job, Worker
+parent, begun, go_on = os.getpid(), threading.Event(), threading.Event()
+
+def work():
+    if os.getpid() == parent:
+        begun.set()
+        go_on.wait()
+
+job = Job(Worker("test"), work, print)
+job.ask()
+begun.wait()
+if not (child := os.fork()):
+    print(job.is_running, job.wait(60), job.is_running, flush=True)
+    os._exit(0)
+print(os.waitpid(child, 0)[1], job.is_running, flush=True)
+go_on.set()
+print(job.wait(60), job.is_running)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no process forks there")
+def test_a_job_that_is_done_while_the_process_forks():
+    """In the child it is not being done, as its thread is not there, and can be asked for; in the parent it goes on."""
+    ran = subprocess.run([sys.executable, "-c", FORKS_BESIDE], capture_output=True, text=True, check=False, timeout=3 * LONG)
+    assert (0, ["False True False", "0 True", "True False"]) == (ran.returncode, ran.stdout.splitlines()), ran.stderr
