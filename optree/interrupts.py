@@ -194,6 +194,7 @@ _LOADED_LATER: Final = frozenset(
         "ipaddress",
         "json",
         "multiprocessing",
+        "pickle",
         "ruamel",
         "tomllib",
         "uuid",

@@ -1,11 +1,11 @@
-"""The options of a process: from `configure`, else from the environment, else the defaults."""
+"""The options of a process: from `configure`, else from another process that wrapped a function, the environment, or the defaults."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, TypedDict, get_args
+from typing import Any, Final, Literal, NamedTuple, TypedDict, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from optree.builder.core import Cycles
 from optree.builder.stream import Write
 from optree.errors import SetupError
-from optree.interrupts import pass_on
+from optree.interrupts import new_rlock, pass_on
 from optree.prices import read_table
-from optree.redaction import VARIABLE, Redaction
+from optree.redaction import VARIABLE, Redaction, settings, use
 from optree.store.directory import SUFFIXES, Directory
 from optree.store.journal import Sync
 
@@ -127,15 +127,17 @@ _SWITCH: dict[str, bool] = {
     "off": False,
 }
 _PATHS = ("base_dir", "sessions_dir", "billing_file")
-PATH_VARIABLES = tuple(f"OPTREE_{name.upper()}" for name in _PATHS)
-"""Variables that say where sessions are."""
 DISABLED = "OPTREE_DISABLED"
 """The variable that switches optree off."""
+VARIABLES = {name: DISABLED if name == "enabled" else f"OPTREE_{name.upper()}" for name in Config.__struct_fields__}
+"""The variable of each option."""
+PATHS = {name: VARIABLES[name] for name in _PATHS}
+"""Those that say where sessions are."""
 
 
-def is_disabled() -> bool:
+def is_disabled(environment: Mapping[str, str] = os.environ) -> bool:
     """Tell whether the environment switches optree off."""
-    return is_on(os.environ.get(DISABLED, ""))
+    return is_on(environment.get(DISABLED, ""))
 
 
 def is_on(value: str) -> bool:
@@ -143,12 +145,12 @@ def is_on(value: str) -> bool:
     return value.lower() in ("1", "true", "yes", "on")
 
 
-def from_environment() -> tuple[Config, list[str]]:
+def from_environment(environment: Mapping[str, str] = os.environ) -> tuple[Config, list[str]]:
     """Return what ``OPTREE_<NAME>`` variables say, and texts about those that are passed over."""
-    options: dict[str, Any] = {"enabled": not is_disabled()}
+    options: dict[str, Any] = {"enabled": not is_disabled(environment)}
     problems: list[str] = []
     for name in Config.__struct_fields__:
-        value = os.environ.get(f"OPTREE_{name.upper()}")
+        value = environment.get(VARIABLES[name])
         if value is None or name in _PATHS or name == "enabled":  # `Directory.of` reads these
             continue
         if name == "redact":
@@ -164,7 +166,7 @@ def from_environment() -> tuple[Config, list[str]]:
             options[name] = value
         else:
             choices = ", ".join(_CHOICES[name])
-            problems.append(f"OPTREE_{name.upper()}={value!r} is not possible and passed over; choose one of {choices}")
+            problems.append(f"{VARIABLES[name]}={value!r} is not possible and passed over; choose one of {choices}")
     return Config(**options), problems
 
 
@@ -189,7 +191,7 @@ def directory_of(config: Config) -> Directory:
 
 
 def variables(config: Config, directory: Directory) -> dict[str, str]:
-    """Return the environment that gives another process what was configured here, but for redaction and for a mapping of `otel`."""
+    """Return the environment that gives another process what was configured here, but for redaction's callback and a mapping of `otel`."""
     before, _ = from_environment()
     values: dict[str, str] = {}
     for name in Config.__struct_fields__:
@@ -198,9 +200,11 @@ def variables(config: Config, directory: Directory) -> dict[str, str]:
             value = str(Path(value).expanduser().absolute())
         if name == "enabled":
             values |= {DISABLED: str(int(not value))} if value != before.enabled else {}
+        elif name == "redact":  # whatever variable the other process has
+            values |= {VARIABLE: config.redact.to_json()} if config.redact != Redaction() or before.redact != Redaction() else {}
         elif name not in _PATHS and isinstance(value, (bool, str)) and value != getattr(before, name):
-            values[f"OPTREE_{name.upper()}"] = str(int(value)) if isinstance(value, bool) else value
-    paths = filter(None, (os.environ.get(f"OPTREE_{name.upper()}") for name in _PATHS))
+            values[VARIABLES[name]] = str(int(value)) if isinstance(value, bool) else value
+    paths = filter(None, map(os.environ.get, PATHS.values()))
     if any(getattr(config, name) for name in _PATHS) or not all(path.startswith("~") or Path(path).is_absolute() for path in paths):
         values |= {"OPTREE_SESSIONS_DIR": str(directory.sessions), "OPTREE_BILLING_FILE": str(directory.billing)}
         values |= {"OPTREE_BASE_DIR": str(Path(config.base_dir).expanduser())} if config.base_dir else {}
@@ -239,3 +243,161 @@ def _prices(value: str | Path) -> bool | str | Path:
         read_table(value)
         return value
     return known
+
+
+_STARTED: Final = os.urandom(8)
+"""Forked processes have the same."""
+_FLAW: Final = "redact: the callback of the process that wrapped a function cannot be taken over"
+_OWN: Final = f"{_FLAW}, and the one of this process is used: give a function that can be imported"
+_NONE: Final = f"{_FLAW}, and texts are replaced whole: give a function that can be imported, or call configure in this process too"
+_NOT_PICKLED: Final = b""
+
+
+class Carried(NamedTuple):
+    """The options of a process at a time, as they go to another one."""
+
+    process: tuple[bytes, int]
+    values: dict[str, str]
+    """What it uses, as variables of the environment."""
+    environment: dict[str, str]
+    """What stood in its environment itself."""
+    callback: bytes | None
+    """That of redaction, pickled; empty if it cannot be."""
+
+
+def carry(config: Config, directory: Directory) -> Carried:
+    """Return the options of this process for another one."""
+    environment = _variables()
+    return Carried(_process(), environment | variables(config, directory), environment, _pickled(config.redact.callback))
+
+
+class ConfigInUse:
+    """Joins the options of this process's own program with those that it has taken over.
+
+    What the program gave to `configure`, and variables of the environment that are others than where the function was wrapped, win; but
+    redaction is never less than there.
+    """
+
+    def __init__(self, own: Config, changed_to: Callable[[Config], None]) -> None:
+        """Begin with what the environment says; *changed_to* is called with what holds, after each change."""
+        use(own.redact)
+        self._own, self._changed_to = own, changed_to
+        self._environment = _variables()
+        self._given: set[str] = set()
+        self._given_in = _process()
+        self._taken: Carried | None = None
+        self._theirs: dict[str, Any] = {}
+        self._lock = new_rlock()
+
+    def give(self, options: dict[str, Any]) -> Config:
+        """Set options of this process's program; raises `SetupError`. Returns what holds then."""
+        with self._lock:
+            self._own = changed(self._own, options)
+            if self._given_in != _process():  # what was given before a fork is the parent's
+                self._given, self._given_in = set(), _process()
+            self._given |= options.keys()
+            return self._hold()
+
+    def take(self, carried: Carried) -> list[str]:
+        """Take over options of another process in place of those taken before; returns texts about what cannot be."""
+        with self._lock:
+            if carried == self._taken or carried.process == _process():
+                return []
+            config, problems = from_environment(carried.values)
+            theirs = {name: getattr(config, name) for name, variable in VARIABLES.items() if variable in carried.values}
+            theirs |= {name: carried.values[variable] for name, variable in PATHS.items() if variable in carried.values}
+            if carried.callback is not None:
+                callback, flaws = self._callback(carried, carried.callback)
+                problems += flaws
+                theirs["redact"] = replace(config.redact, callback=callback)
+            self._taken, self._theirs = carried, theirs
+            self._hold()
+            return problems
+
+    def _hold(self) -> Config:
+        config = self._own
+        if self._taken is not None:
+            said = self._said(self._taken)
+            options = {name: value for name, value in self._theirs.items() if name not in said}
+            if "redact" in said and "redact" in self._theirs:
+                options["redact"] = _both(self._theirs["redact"], config.redact)
+            if self._theirs.get("redacted_save"):
+                options["redacted_save"] = True
+            config = replace(config, **options)
+        if config.redact != settings():
+            use(config.redact)
+        self._changed_to(config)
+        return config
+
+    def _said(self, carried: Carried) -> set[str]:
+        """Return the options that this process's own program or environment set."""
+        here = {**self._environment, **{variable: os.environ[variable] for variable in PATHS.values() if variable in os.environ}}
+        said = {name for name, variable in VARIABLES.items() if variable in here and here[variable] != carried.environment.get(variable)}
+        if self._given_in == _process():
+            said |= self._given
+        return said | PATHS.keys() if said & PATHS.keys() else said
+
+    def _callback(self, carried: Carried, pickled: bytes) -> tuple[Callable[[str], str] | None, list[str]]:
+        """Return the callback of another process, or what stands in for it and a text that says so."""
+        from pickle import loads  # which whoever wraps for another process has
+
+        try:
+            callback = loads(pickled)  # noqa: S301 - it came as the function itself did
+        except Exception as error:  # noqa: BLE001 - the program's own code
+            pass_on(error)
+        else:
+            return callback, []
+        if "redact" in self._said(carried) and self._own.redact.callback is not None:
+            return None, [_OWN]
+        return withhold, [_NONE]
+
+
+def withhold(text: str) -> str:
+    """Stand in for a callback that this process cannot have: where one raises, the whole text is replaced."""
+    if text != _NONE:
+        raise LookupError(_FLAW)
+    return text
+
+
+class _InTurn(Struct, frozen=True):
+    """Two callbacks, one after the other."""
+
+    first: Callable[[str], str]
+    second: Callable[[str], str]
+
+    def __call__(self, text: str) -> str:
+        return self.second(self.first(text))
+
+
+def _both(theirs: Redaction, own: Redaction) -> Redaction:
+    """Return settings that replace what either does."""
+    added = {name: (*getattr(theirs, name), *getattr(own, name)) for name in ("patterns", "names", "mask")}
+    callback = own.callback if theirs.callback is None else theirs.callback
+    if theirs.callback is not None and own.callback is not None and theirs.callback != own.callback:
+        callback = _InTurn(theirs.callback, own.callback)
+    return Redaction(
+        **{name: tuple(dict.fromkeys(values)) for name, values in added.items()},
+        disable=tuple(one for one in own.disable if one in theirs.disable),
+        callback=callback,
+    )
+
+
+def _pickled(callback: Callable[[str], str] | None) -> bytes | None:
+    from pickle import dumps
+
+    if callback is None:
+        return None
+    try:
+        return dumps(callback)
+    except Exception as error:  # noqa: BLE001 - the program's own code
+        pass_on(error)
+        return _NOT_PICKLED
+
+
+def _process() -> tuple[bytes, int]:
+    return _STARTED, os.getpid()
+
+
+def _variables() -> dict[str, str]:
+    """Return those variables of options that the environment has."""
+    return {variable: os.environ[variable] for variable in VARIABLES.values() if variable in os.environ}

@@ -9,19 +9,19 @@ import re
 from collections.abc import Callable
 from typing import Any, Final, Generic, ParamSpec, TypeVar, cast
 
-from optree import redaction
 from optree.builder.guard import FAULTS
 from optree.ids import is_txn, node_id, span_id, trace_id
+from optree.prices import PRICES
 from optree.store.directory import may_be_directory
 from optree.syscalls import calls
 from optree.tracing import context
 from optree.tracing.budgets import OUTSIDE, VARIABLE, Limiter, common, joined, outside, reference
-from optree.tracing.config import PATH_VARIABLES, variables
+from optree.tracing.config import PATHS, Carried, carry, variables
 from optree.tracing.context import CURRENT, REMOTE, Holder, Scope, ingress
-from optree.tracing.faults import fault
+from optree.tracing.faults import fault, unless_faulty
 from optree.tracing.handles import Session
 from optree.tracing.holding import Exit, HeldScope, take_held
-from optree.tracing.runtime import RUNTIME
+from optree.tracing.runtime import RUNTIME, report_problem
 from optree.tracing.unrecorded import PIECE, UnrecordedPiece
 
 P = ParamSpec("P")
@@ -67,14 +67,12 @@ def child_env(env: dict[str, str] | None = None) -> dict[str, str]:
 
 
 def _joining(env: dict[str, str]) -> dict[str, str]:
-    paths = {} if any(name in env for name in PATH_VARIABLES) else {name: os.environ[name] for name in PATH_VARIABLES if name in os.environ}
+    paths = {} if any(name in env for name in PATHS.values()) else {name: os.environ[name] for name in PATHS.values() if name in os.environ}
     environment = paths | env | variables(RUNTIME.config, RUNTIME.directory())
     scope = context.here()
     environment.pop(VARIABLE, None)
     if budget := reference(outside() if scope is None else scope.budget):
         environment[VARIABLE] = budget
-    if (chosen := redaction.settings()) != redaction.Redaction():
-        environment[redaction.VARIABLE] = chosen.to_json()
     if scope is not None:
         parent, ancestry, traceparent = place_of(scope)
         environment |= {"OPTREE_PARENT": parent, "OPTREE_ANCESTRY": ancestry, "TRACEPARENT": traceparent}
@@ -86,7 +84,10 @@ def _joining(env: dict[str, str]) -> dict[str, str]:
 def wrap(function: Callable[P, R]) -> Callable[P, R]:
     """Bind a function to the session, turn and operation that are open here, for a call in another thread or process.
 
-    Tasks inherit the context; threads and process pools do not.
+    Tasks inherit the context; threads and process pools do not. In another process the function runs with the settings that this one has
+    when it is pickled: those that `child_env` carries, and the callback of ``redact``. What that process's own program gave to `configure`,
+    or set as a variable to another value, wins there; but it redacts no less than this one. Where a callback cannot be imported, `health`
+    says so, and texts are replaced whole, unless that process has a callback of its own.
 
     ```python
     from concurrent.futures import ThreadPoolExecutor
@@ -131,25 +132,48 @@ def wrap(function: Callable[P, R]) -> Callable[P, R]:
 class _Carried(Generic[P, R]):
     """A function with the context that it was wrapped in; pickled, it keeps the names and loses the handles."""
 
-    def __init__(self, function: Callable[P, R], scope: Scope | None, remote: str | None, budget: Limiter | str | None) -> None:
+    def __init__(
+        self,
+        function: Callable[P, R],
+        scope: Scope | None,
+        remote: str | None,
+        budget: Limiter | str | None,
+        settings: Carried | None = None,
+    ) -> None:
         functools.update_wrapper(self, function)
         self._function = function
         self._scope = scope
         self._remote = remote
         self._budget = budget
+        self._settings = settings
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        with _placed(self._scope, self._remote, self._budget):
+        with _placed(self._scope, self._remote, self._budget, self._settings):
             return self._function(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
         remote = _token(self._scope) if self._scope is not None else self._remote
         budget = self._budget if self._scope is None else self._scope.budget
-        return _Carried, (self._function, None, remote, budget if isinstance(budget, str) else reference(budget))
+        settings = self._settings or unless_faulty(lambda: carry(RUNTIME.config, RUNTIME.directory()), None)
+        return _Carried, (self._function, None, remote, budget if isinstance(budget, str) else reference(budget), settings)
 
 
-def _placed(scope: Scope | None, remote: str | None, budget: Limiter | str | None) -> _Placed | UnrecordedPiece:
+def _take_over(settings: Carried) -> None:
+    """Let what was configured where a function was wrapped hold in this process; what cannot is reported."""
+    prices = RUNTIME.config.prices
+    problems = RUNTIME.settings.take(settings)
+    if RUNTIME.config.prices != prices:
+        problems += PRICES.begin(RUNTIME.config.prices, report_problem)
+    for problem in problems:
+        report_problem(problem)
+
+
+def _placed(
+    scope: Scope | None, remote: str | None, budget: Limiter | str | None, settings: Carried | None = None
+) -> _Placed | UnrecordedPiece:
     try:
+        if settings is not None:
+            _take_over(settings)
         return _Placed(scope, remote, joined(budget) if isinstance(budget, str) else budget)
     except RecursionError:
         FAULTS.stack += 1

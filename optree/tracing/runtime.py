@@ -23,7 +23,7 @@ from optree.interrupts import is_in, new_rlock, pass_on, suppress, wait_for_impo
 from optree.nodes import Status
 from optree.prices import PRICES
 from optree.records import SessionResume
-from optree.redaction import redact, use
+from optree.redaction import redact
 from optree.store import Directory, SessionStore, open_session, resume_session
 from optree.store.descriptors import OPENING_SESSIONS, is_begun_by_parent, leave_to_parent
 from optree.store.directory import is_directory, nothing_saved, why_not_live
@@ -31,7 +31,7 @@ from optree.store.opening import note_begun, note_lost
 from optree.store.options import StoreOptions
 from optree.store.settle import settle_later
 from optree.syscalls import calls
-from optree.tracing.config import Config, changed, directory_of, from_environment
+from optree.tracing.config import Config, ConfigInUse, directory_of, from_environment
 from optree.tracing.context import ABANDONED, Holder
 from optree.tracing.handles import Session
 from optree.tracing.interrupted import keep_interrupt
@@ -57,7 +57,7 @@ class Runtime:
 
     def __init__(self) -> None:
         self.config, ignored = from_environment()
-        use(self.config.redact)
+        self.settings = ConfigInUse(self.config, self._use)
         self.stores: dict[str, SessionStore] = {}
         self.problems = Problems(self.stores, has_console=lambda: self.config.console)
         for problem in ignored:
@@ -77,14 +77,12 @@ class Runtime:
 
     def configure(self, **options: Any) -> Config:
         """Set options; raises `SetupError` for one that does not exist or cannot have that value."""
-        config = changed(self.config, options)
         check_options(options.get("otel"))
+        return self.settings.give(options)
+
+    def _use(self, config: Config) -> None:
         self.config = config
-        if "redact" in options:
-            use(self.config.redact)
-        if "otel" in options:
-            self.mirroring.compare(config.otel)
-        return self.config
+        self.mirroring.compare(config.otel)
 
     def directory(self) -> Directory:
         """Return where sessions are kept."""
