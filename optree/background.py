@@ -35,8 +35,10 @@ _PREFIX = "optree-"
 _workers: WeakMembers[Worker] = WeakMembers()
 AT_END: list[Callable[[], object]] = []
 """What is called at the end of a process that Python ends without `atexit`: a child that a thread forked, with the last of its threads."""
-_by_thread = _forked_by_thread = _watched = False
-"""Whether the fork in progress, and that of this process, was by another thread than the main one; whether a thread waits for its end."""
+_forks_by_thread: dict[int, bool] = {}
+"""Of each thread that forks, whether the child ends with it, not being a main one's."""
+_forked_by_thread = _watched = False
+"""Whether this process is such a child; whether a thread waits for its end."""
 T = TypeVar("T")
 
 
@@ -353,13 +355,17 @@ def _nothing_of(_error: BaseException) -> None:
 
 
 def _before_fork() -> None:
-    global _by_thread  # noqa: PLW0603 - for the child
-    _by_thread = _forked_by_thread or get_ident() != threading.main_thread().ident
+    _forks_by_thread[get_ident()] = _forked_by_thread or get_ident() != threading.main_thread().ident
+
+
+def _after_fork_in_parent() -> None:
+    _forks_by_thread.pop(get_ident(), None)
 
 
 def _after_fork() -> None:
     global _forked_by_thread, _watched
-    _forked_by_thread, _watched = _by_thread, False
+    _forked_by_thread, _watched = _forks_by_thread.get(get_ident(), False), False
+    _forks_by_thread.clear()
     for worker in list(_workers):
         worker.after_fork()
 
@@ -400,7 +406,7 @@ def _end_with_threads() -> None:
         os._exit(0)
 
 
-calls.register_at_fork(before=_before_fork, after_in_child=_after_fork)
+calls.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork)
 
 
 if sys.platform == "linux" and sys.version_info < (3, 14):

@@ -71,11 +71,9 @@ class Journal:
         self._syncs = sync in ("turn", "op")
         self.refusal = ""  # the reason of the last refusal by the disk itself
         self.problem, self.errno, self.resolved = "", 0, False  # the last problem, its errno if the system gave one, whether it is over
-        self.dirty = False
-        """True while there are records that may not be on the disk itself."""
+        self.dirty = False  # True while there are records that may not be on the disk itself
         self._unsynced: OSError | None = None
-        self.last = first - 1
-        """Number of the last record that is with the operating system, or that it refused."""
+        self.last = first - 1  # number of the last record that is with the operating system, or that it refused
         self.dropped = 0
         """Records that are given up: more than could be kept until the disk takes them."""
         self._held: deque[r.Record] = deque()  # to be written, under the numbers that they have, as soon as the disk takes them
@@ -344,12 +342,14 @@ class Journal:
                 self._fault(self.path, error)
 
     def _lines(self, batch: Sequence[r.Record]) -> bytes:
-        """Number records from the next number on; returns their lines."""
-        for number, record in enumerate(batch, self.last + 1):
-            if self.ordinal and not record.n:  # else it was tried before
-                put_at_the_end(record)
-            record.n = number
-        return b"".join([r.line(record, self._seed) for record in batch])
+        """Return the lines of records, numbered from the next number on; an interrupt may have put one twice: each time it has another."""
+        return b"".join([self._line(record, number) for number, record in enumerate(batch, self.last + 1)])
+
+    def _line(self, record: r.Record, number: int) -> bytes:
+        if self.ordinal and not record.n:  # else it was tried before
+            put_at_the_end(record)
+        record.n = number
+        return r.line(record, self._seed)
 
     def _head(self) -> bytes:
         """Return the open file's first line, with whose sum all others begin."""

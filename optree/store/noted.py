@@ -9,6 +9,9 @@ from pathlib import Path
 from optree.interrupts import pass_on
 from optree.store.directory import Directory, refused
 
+LATE = "what came after its end"
+"""The step that writes what is recorded into a session that was closed."""
+
 
 class NotedProblems:
     """Keeps the problems of one session."""

@@ -21,7 +21,7 @@ from optree.store.directory import OWNERS, checked, exists, journals, nothing_sa
 from optree.store.journal import Journal
 from optree.store.journals import Journals
 from optree.store.ledger import Ledger
-from optree.store.noted import NotedProblems
+from optree.store.noted import LATE, NotedProblems
 from optree.store.numbering import given_by_others, known_vector, last_given, saved_vector
 from optree.store.options import StoreOptions
 from optree.store.reader import is_blank
@@ -39,7 +39,7 @@ class SessionStore(NotedProblems):
     ended = _closed = _billed = _warned = False  # *ended*: the root session has
     _covered, _begun, _final = 0, 0, -1  # numbers of the last record that the last snapshot has, the last begun one, the last one of all
     _flushed: MutableMapping[str, SessionStore] | None = None  # in a forked child of an ended session: the stores that are flushed
-    _healed = 0  # records that were given up, and that a snapshot has since
+    counted = _healed = 0  # records that were lost when it was closed; those that were given up, and that a snapshot has since
     _saved = True  # False while the last snapshot that was tried is not on disk, or the bill of an ended session
     unwritable_reason = ""  # why no file could be made from the start, as long as that is so
     _fresh = False  # True if the live directory was made for this session as it began: there is nothing in it to go on from
@@ -124,17 +124,18 @@ class SessionStore(NotedProblems):
         True only if that is done. Snapshots are the owner's: in a process that joined, `snapshot` is `write`.
         """
         delivered = self.stream.flush()
-        self._look()
+        self.stream.alone(self._look_for_files)
         done = self._retry() and delivered
         if level == "sync":
-            return done and self._upkeep.within(timeout, self._journals.sync)
+            return done and (self.finished or self._upkeep.within(timeout, self._journals.sync))
         if level == "snapshot" and self.owner:
             return self.finished or (not self._closed and self._upkeep.ask(timeout) and self._saved)
         return done
 
     def sync_soon(self) -> None:
-        """Force to the disk what is due, together with other sessions' journals."""
-        self._upkeep.sync_soon(partial(self._journals.sync, gone=True))
+        """Force to the disk what is due, with other sessions' journals."""
+        if not self.finished:
+            self._upkeep.sync_soon(partial(self._journals.sync, gone=True))
 
     def wait(self, timeout: float) -> bool:
         """Wait until a snapshot that was asked for, as at the end, is tried; False if it is not within *timeout* seconds."""
@@ -159,7 +160,7 @@ class SessionStore(NotedProblems):
             self.stream.alone(lambda _: None if self.unwritable_reason and not self.journal.retry() else self.journal.close())
         if not self.owner:
             self._settle_owners()
-        self.stream.subscribe(Late(self._close_again, self.stream.alone), ordered=False)
+        self.stream.subscribe(Late(self._close_again, self.stream.alone, self._is_refused), ordered=False)
         return done
 
     def let_go(self) -> bool:
@@ -167,7 +168,7 @@ class SessionStore(NotedProblems):
         if free := bool(if_free(self._writing, self._abandon)):
             self._beat()
             self._release_lock()
-            self.stream.subscribe(Late(self._close_again, self.stream.alone), ordered=False)
+            self.stream.subscribe(Late(self._close_again, self.stream.alone, self._is_refused), ordered=False)
         return free
 
     def discard(self) -> None:
@@ -201,7 +202,7 @@ class SessionStore(NotedProblems):
         self.unwritable_reason = self.journal.problem and self.unwritable_reason
         self.stream.after_fork((self.journal,))
         if flushed is not None:
-            self.stream.subscribe(Late(self._close_again, self.stream.alone), ordered=False)
+            self.stream.subscribe(Late(self._close_again, self.stream.alone, self._is_refused), ordered=False)
         if self._core is not None and (core := self._core()) is not None:
             core.listeners.clear()
             core.after_fork(self.journal.base)
@@ -281,7 +282,7 @@ class SessionStore(NotedProblems):
         """Write journals alone from now on: another process has saved records of its own since, which the tree here has not."""
         self._closed, self.builder = True, None
         self._upkeep.end()
-        late = Late(self._close_again, self.stream.alone)
+        late = Late(self._close_again, self.stream.alone, self._is_refused)
         self.stream.subscribe(late, ordered=False)
         late.close_soon()
 
@@ -314,7 +315,10 @@ class SessionStore(NotedProblems):
         self._release_lock()
         settle_later(self.txn, self.options)
         why = f"{self.unwritten} records are lost ({self.journal.problem})"
-        return not self.unwritten or bool(self.unwritable_reason) or self._problem("what came after its end", OSError(why))
+        return not self.unwritten or bool(self.unwritable_reason) or self._problem(LATE, OSError(why))
+
+    def _is_refused(self) -> bool:
+        return not self.journal.whole and LATE not in self.current_problems
 
     # What the threads do
 
@@ -333,7 +337,7 @@ class SessionStore(NotedProblems):
 
     def _tick(self) -> None:
         """Do what is due each second: tell that this process lives, force the journal to the disk, look for late records, heal gaps."""
-        self._look()
+        self.stream.alone(self._look_for_files)
         self._beat()
         written = self._retry()
         if not (written or self._warned or self.unwritable_reason) and self.journal.refusal:
@@ -357,10 +361,6 @@ class SessionStore(NotedProblems):
         if self.options.sync != "write" and not self.finished:
             self._journals.sync()
         self._release_lock()
-
-    def _look(self) -> None:
-        """Look whether the files are there."""
-        self.stream.alone(self._look_for_files)
 
     def _look_for_files(self, held: bool) -> None:
         """Begin new files where those that are written were removed, their descriptors were closed, or another process owns the session.

@@ -6,10 +6,11 @@ settled from disk, by the first process that looks: any step may be done twice, 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import monotonic, time
+
+from msgspec import Struct
 
 from optree import records as r
 from optree.background import Job
@@ -28,6 +29,7 @@ from optree.store.saving import save, sweep
 from optree.store.snapshot import SnapshotWriter
 from optree.store.system import OS
 from optree.store.upkeep import SAVING, late_closed
+from optree.syscalls import calls
 from optree.tree import Fold, Tree
 
 SMALL_BYTES = 4 << 20
@@ -43,8 +45,21 @@ BEGIN_SECONDS = 60.0
 """No process takes that long to begin a session: a live directory without any record was left by a process that was killed as it began."""
 AGAIN_SECONDS = 5.0
 """After a session could not be settled that was let go here, it is tried again."""
-_left: deque[tuple[str, StoreOptions]] = deque()
-"""Sessions that ended here and were let go before they were saved and billed."""
+_MOST_TRIES = 12
+"""After which a session is left to the next process; each time it waits for twice as long."""
+
+
+class _Left(Struct):
+    """A session that is closed here, and is to be settled."""
+
+    txn: str
+    options: StoreOptions
+    due: float
+    tries: int = 0
+
+
+_left: dict[str, _Left] = {}
+"""By txn, those that ended here and were let go before they were saved and billed, or have got records since."""
 _looked: dict[Path, float] = {}
 """Per directory, when this process looks there again."""
 _END, _RESUME = b'{"t":"session.end","path":""', b'{"t":"session.resume","path":""'
@@ -68,40 +83,49 @@ def settle_beside(options: StoreOptions) -> None:
 
 def settle_later(txn: str, options: StoreOptions) -> None:
     """Settle a session that is closed, and not saved and billed, or has records that came later, as soon as that is possible."""
-    if all(txn != known for known, _ in _left.copy()):
-        _left.append((txn, options))
+    _left[txn] = _Left(txn, options, monotonic() + AGAIN_SECONDS)
     _SETTLING.ask(AGAIN_SECONDS)
 
 
 def settle_left(seconds: float) -> bool:
-    """Settle these now; False if that takes longer."""
+    """Settle these now; False if that takes longer, or is not possible yet for one of them."""
     until = monotonic() + seconds
     if not late_closed(seconds):
         return False
-    for _ in range(len(_left)):
+    for left in list(_left.values()):
+        left.due = 0.0
+    while any(not left.due for left in list(_left.values())):
         if not _SETTLING.wait(until - monotonic(), first=True):
-            return not _left
-    return True
+            return False
+    return not _left
 
 
 def _settle_left() -> float | None:
-    """Settle the first of them; returns after how many seconds the next one is due."""
+    """Settle the first of them that is due; returns after how many seconds the next one is."""
     if not _left:
         return None
-    txn, options = _left[0]
+    left = min(list(_left.values()), key=lambda one: one.due)
+    if (wait := left.due - monotonic()) > 0:
+        return wait
+    most = BACKGROUND_BYTES if left.due else None  # a thread waits for it
+    left.due = monotonic() + AGAIN_SECONDS * 2.0**left.tries
+    left.tries += 1
     try:
-        settle(txn, options, seconds=0.0, most=BACKGROUND_BYTES)
+        settled = settle(left.txn, left.options, seconds=0.0, most=most)
+        done = settled or not may_be_directory(left.options.directory.live(left.txn))
     except OSError as error:
         pass_on(error)
-        _left.rotate(-1)
-        return AGAIN_SECONDS
+        left.tries, done = 0, False
     except Exception as error:  # noqa: BLE001 - it is damaged: who settles it later says so
         pass_on(error)
-    _left.popleft()
+        done = True
+    if (done or left.tries >= _MOST_TRIES) and _left.get(left.txn) is left:  # else it was asked for again
+        del _left[left.txn]
     return 0.0
 
 
 _SETTLING = Job(SAVING, _settle_left, str)
+calls.register_at_fork(after_in_child=_left.clear)
 
 
 def unsettled(options: StoreOptions) -> list[str]:

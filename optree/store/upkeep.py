@@ -257,14 +257,19 @@ class Late:
     A few times at once, then on a thread, each time after twice as long: each file that is begun looks through all that are there.
     """
 
-    def __init__(self, close: Callable[[], bool], step: Callable[[Callable[[bool], object]], object]) -> None:
-        """*close* is called within a step of the stream, once more where it returns False; on the thread *step* makes one."""
-        self._close, self._step, self._closed = close, step, 0
+    def __init__(
+        self, close: Callable[[], bool], step: Callable[[Callable[[bool], object]], object], is_refused: Callable[[], bool]
+    ) -> None:
+        """*close* is called within a step of the stream, once more where it returns False; on the thread *step* makes one.
+
+        *is_refused* tells whether the disk has refused something that *close* has not said yet: then it is called at once.
+        """
+        self._close, self._step, self._is_refused, self._closed = close, step, is_refused, 0
         self._job = Job(EACH_SECOND, self._aside, str)
 
     def take(self, batch: list[Record]) -> None:  # noqa: ARG002 - the journal before it has tried to write them
         """Close again, now or later; where there can be no thread any more, the process's end does."""
-        if self._closed >= _AT_ONCE or not self._close_now():
+        if (self._closed >= _AT_ONCE and not self._is_refused()) or not self._close_now():
             self.close_soon()
 
     def close_soon(self) -> None:

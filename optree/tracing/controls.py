@@ -163,6 +163,7 @@ def flush(level: Literal["write", "sync", "snapshot", "export"] = "write", timeo
         raise SetupError(f"flush({level!r}) is not possible; choose one of write, sync, snapshot, export")
     try:
         until = monotonic() + timeout
+        RUNTIME.look()
         for read in before_flush if level != "export" else ():
             read()
         if level == "export":
@@ -175,7 +176,7 @@ def flush(level: Literal["write", "sync", "snapshot", "export"] = "write", timeo
             done += [late_closed(max(0.0, until - monotonic())), left_synced(max(0.0, until - monotonic()))]
         elif level == "snapshot":
             done.append(settle_left(max(0.0, until - monotonic())))
-        return all(done) and not RUNTIME.unsaved and not RUNTIME.past["lost"]
+        return all(done) and not RUNTIME.unsaved and not RUNTIME.counts()["lost"]
     except RecursionError:
         FAULTS.stack += 1
     except Exception as error:  # noqa: BLE001 - as in `current`

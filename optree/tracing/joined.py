@@ -65,6 +65,11 @@ class Leaving:
     def remember(self, store: SessionStore) -> None:
         """Take up one that is closed."""
         self._ended.add(store)
+        store.counted = store.unwritten
+
+    def late_lost(self) -> int:
+        """Return how many records that came late are in no file."""
+        return sum(max(0, store.unwritten - store.counted) for store in self._ended)
 
     def stores(self, *, closed: bool = True) -> list[SessionStore]:
         """Return them, or without those that are *closed*."""

@@ -19,7 +19,7 @@ from optree.clock import now_ms
 from optree.console import ConsoleWriter, LineOptions
 from optree.errors import OptreeError, SetupError
 from optree.ids import is_txn, new_txn
-from optree.interrupts import is_in, new_rlock, pass_on, suppress, wait_for_imports
+from optree.interrupts import if_free, is_in, new_rlock, pass_on, suppress, wait_for_imports
 from optree.nodes import Status
 from optree.prices import PRICES
 from optree.records import SessionResume
@@ -185,7 +185,7 @@ class Runtime:
     def counts(self) -> dict[str, int]:
         """Return what was recorded, lost, late or dropped, in all that this process has had open."""
         counts = counts_of(self._held(), list(self.consoles.values()))
-        counts["lost"] += sum(loss.records for loss in list(self.unsaved.values()))
+        counts["lost"] += sum(loss.records for loss in list(self.unsaved.values())) + self._leaving.late_lost()
         return {name: number + self.past[name] for name, number in counts.items()}
 
     def at_exit(self) -> None:
@@ -281,10 +281,7 @@ class Runtime:
         return StoreOptions(self.directory(), conf.compression, conf.sync, conf.write, redacted=conf.redacted_save, cycles=conf.cycles)
 
     def _make_room(self) -> None:
-        """Drop sessions that have ended, and wait a moment where they are too many.
-
-        To look through all that is open costs the more, the more there is: it is done once for an eighth of that, or once eight have ended.
-        """
+        """Drop sessions that have ended, and wait where they are too many; all are looked at once for an eighth, or eight that ended."""
         self._unlooked += 1
         ended = len(self.stores) - len(self.sessions)
         if due := ended >= self._left + _LOOK_ENDED or self._unlooked > len(self.stores) // _LOOK_SHARE:
@@ -342,6 +339,10 @@ class Runtime:
                 session.builder.end_session(*ABANDONED)
             self.close_root(txn)
         self._end_unbegun()
+
+    def look(self) -> None:
+        """Do that now, unless another thread begins a session."""
+        if_free(self._lock, self._end_abandoned)
 
     def _end_unbegun(self) -> None:
         """End the sessions whose begin was interrupted before anybody had them, and close their consoles, which are counted later."""
