@@ -711,3 +711,14 @@ def test_a_directory_whose_sync_failed_is_synced_by_the_next(tmp_path, first, co
         system.sync_name(three / "file")
     system.sync_name(three / "file")
     assert {three, *three.parents[:3]} == synced
+
+
+def test_a_record_that_stands_twice_in_a_batch(tmp_path):
+    """An interrupt may have put it again: both lines have numbers of their own, and none is missing."""
+    written = journal.Journal(tmp_path, "txn-1", "0")
+    record = r.TurnBegin("1", 1.0)
+    written.take([record, record])
+    written.take([r.TurnEnd("1", 2.0, "ok")])
+    written.close()
+    file = read_journal(written.path)
+    assert ([], [1, 2, 3]) == (file.flaws, [one.n for one in file.records])

@@ -22,6 +22,7 @@ from optree.store.formats import read_meta
 from optree.store.ledger import Ledger
 from optree.store.options import StoreOptions
 from optree.store.session_store import SessionStore
+from optree.store.settle import settle
 from optree.store.system import OS
 from optree.tree import flatten, walk_ops
 from tests.store.faults import CALLS, Faulty
@@ -319,6 +320,51 @@ def test_many_late_records_begin_few_files(begin, directory):
         builder.begin_op("tool", "late").end()
     assert 300 == len(list(walk_ops(load("txn-1", directory).session)))
     assert 8 > len(journals(store.live))
+    builder.end_session()
+
+
+def test_late_records_that_the_disk_refuses(begin, directory):
+    """They are counted, and said at once, also behind many others; they are written as soon as the disk takes them."""
+    system, said = Faulty("create", errno.ENOSPC), []
+    builder, store = begin(system=system)
+    builder.end_session()
+    assert store.flush("snapshot")
+    store.close(0.0)
+    store.report = said.append
+    for number in range(10):
+        if number == 5:
+            assert upkeep.late_closed(60.0)
+            system.arm()
+        builder.begin_op("tool", f"late{number}").end()
+    assert (False, True) == (upkeep.late_closed(60.0), 0 < store.unwritten)
+    assert said
+    assert all("what came after its end of session txn-1: " in line and "No space left on device" in line for line in said)
+    system.mend()
+    assert upkeep.late_closed(60.0)
+    assert 0 == store.unwritten
+    settle("txn-1", StoreOptions(directory))
+    assert 10 == len(list(walk_ops(load("txn-1", directory).session)))
+
+
+def test_late_records_are_synced(begin, monkeypatch):
+    """All of them are on the disk once that is asked for, those too whose file is closed later."""
+    system, sizes = OS(), {}
+
+    def synced(fd):
+        """Wait for the file, and note how much of it is on the disk."""
+        before = os.fstat(fd)
+        OS.datasync(system, fd)
+        sizes[before.st_ino] = before.st_size
+
+    monkeypatch.setattr(system, "datasync", synced)
+    builder, store = begin(system=system)
+    builder.begin_turn()
+    store.close(0.0)
+    for _ in range(20):
+        builder.begin_op("tool", "late").end()
+    assert upkeep.late_closed(60.0)
+    assert upkeep.left_synced(60.0)
+    assert {path.stat().st_ino: path.stat().st_size for path in journals(store.live)} == sizes
     builder.end_session()
 
 

@@ -321,6 +321,16 @@ with optree.session("lead"):
 """
 
 
+@pytest.mark.parametrize("starts", ["_thread.start_new_thread(works, ())", "threading.Thread(target=works, name='optree-mine').start()"])
+def test_a_child_that_a_thread_forked_ends_not_before_its_threads(starts, finished):
+    """Those that are no `Thread`, or have names as optree's have, go on too: the child's exit status is what they make it."""
+    source = FORKED_BY_A_THREAD.format(ends="return", more=starts).replace(
+        "def goes_on", "def works():\n    os.read(end, 1)\n    os._exit(7)\ndef goes_on"
+    )
+    code, out, err = finished(source.replace("import os,", "import _thread, os,"))
+    assert (0, [str(7 << 8)]) == (code, out.splitlines()), err
+
+
 @pytest.mark.parametrize("ends", ["return", "sys.exit(5)", "raise ValueError"])
 @pytest.mark.parametrize("more", ["pass", "threading.Thread(target=optree.wrap(goes_on)).start()"])
 def test_a_child_that_a_thread_forked_ends_with_its_threads(ends, more, finished, saved):
