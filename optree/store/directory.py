@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Generator
+from collections import deque
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from errno import EDQUOT, EINVAL, ELOOP, ENOSPC
 from functools import lru_cache
@@ -36,6 +37,8 @@ TEMPORARY = ".tmp-"
 """What the names of files begin with that are being written."""
 OWNERS = "j-0000-"
 """What the names of the owner's journals begin with."""
+LATE = "what came after its end"
+"""The step that writes what is recorded into a session that was closed."""
 _NO_HOME = Path(os.devnull, "no-home-directory")
 _JOURNAL = re.compile(r"j-[0-9]{4,9}-[0-9]{6,9}\.jsonl")
 
@@ -377,3 +380,36 @@ def _modified(path: Path) -> float:
     except OSError as error:
         pass_on(error)
         return 0.0
+
+
+class NotedProblems:
+    """Keeps the problems of one session."""
+
+    report: Callable[[str], object] = staticmethod(str)
+    """Called with each problem as it occurs."""
+
+    def __init__(self, txn: str, directory: Directory) -> None:
+        self.txn, self._directory = txn, directory
+        self.problems: deque[str] = deque(maxlen=32)
+        """The last of them, each once."""
+        self.current_problems: dict[str, str] = {}
+        """Those that last, by the step that failed."""
+        self.failed: dict[str, tuple[int, Path]] = {}
+        """Of each step that failed, the last error's number and the place."""
+
+    def _problem(self, what: str, error: BaseException) -> bool:
+        """Note a problem, and go on; an exception out of a signal's handler is raised again."""
+        pass_on(error)
+        place = self._directory.billing if what == "ledger" else self._directory.sessions
+        self.failed[what] = (getattr(error, "errno", None) or 0, place)
+        message = f"{what} of session {self.txn}: {refused(error, place)}"
+        self.current_problems[what] = message
+        if message not in self.problems:
+            self.problems.append(message)
+            self.report(message)
+        return False
+
+    def _forget_problems(self) -> None:
+        """In a forked child: they are the parent's."""
+        for kept in (self.problems, self.current_problems, self.failed):
+            kept.clear()

@@ -17,11 +17,10 @@ from optree.builder.core import Core
 from optree.errors import BusyError
 from optree.interrupts import from_handler, if_free, new_rlock, suppress
 from optree.store import lock
-from optree.store.directory import OWNERS, checked, exists, journals, nothing_saved, owners_journals
+from optree.store.directory import LATE, OWNERS, NotedProblems, checked, exists, journals, nothing_saved, owners_journals
 from optree.store.journal import Journal
 from optree.store.journals import Journals
 from optree.store.ledger import Ledger
-from optree.store.noted import LATE, NotedProblems
 from optree.store.numbering import given_by_others, known_vector, last_given, saved_vector
 from optree.store.options import StoreOptions
 from optree.store.reader import is_blank
@@ -36,7 +35,7 @@ from optree.store.upkeep import SETTLE_SECONDS, Late, Upkeep
 class SessionStore(NotedProblems):
     """Keeps one root session on disk. Nothing here raises once it is open; `problems` says what went wrong."""
 
-    ended = _closed = _billed = _warned = False  # *ended*: the root session has
+    ended = _closed = _billed = _warned = _is_on_disk_alone = False  # *ended*: the root session has
     _covered, _begun, _final = 0, 0, -1  # numbers of the last record that the last snapshot has, the last begun one, the last one of all
     _flushed: MutableMapping[str, SessionStore] | None = None  # in a forked child of an ended session: the stores that are flushed
     counted = _healed = 0  # records that were lost when it was closed; those that were given up, and that a snapshot has since
@@ -110,7 +109,7 @@ class SessionStore(NotedProblems):
     def finished(self) -> bool:
         """True if the session has ended and all of it is saved and billed, or is left to who settles it: nothing is left to do here."""
         done = self._saved and self._billed and not self._left and self.journal.last == self._covered
-        return self.ended and (done or (self._closed and self.builder is None))
+        return self.ended and (done or self._is_on_disk_alone)
 
     def snapshot(self) -> bool:
         """Write a snapshot now, on the caller's thread; False if it could not be written (`problems` says why)."""
@@ -197,7 +196,7 @@ class SessionStore(NotedProblems):
         """In a forked child: write a journal of one's own into the session; if that has ended, at a record, and stand in *flushed* then."""
         self.forget()
         self.process, self._flushed = os.getpid(), flushed
-        self.ended = self._closed = self._billed = self._left = False
+        self.ended = self._closed = self._billed = self._left = self._is_on_disk_alone = False
         self._begin_journal()
         self.unwritable_reason = self.journal.problem and self.unwritable_reason
         self.stream.after_fork((self.journal,))
@@ -280,7 +279,8 @@ class SessionStore(NotedProblems):
 
     def _leave_to_disk(self) -> None:
         """Write journals alone from now on: another process has saved records of its own since, which the tree here has not."""
-        self._closed, self.builder = True, None
+        self._closed = self._is_on_disk_alone = True
+        self.builder = None
         self._upkeep.end()
         late = Late(self._close_again, self.stream.alone, self._is_refused)
         self.stream.subscribe(late, ordered=False)

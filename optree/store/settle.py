@@ -49,7 +49,7 @@ _MOST_TRIES = 12
 """After which a session is left to the next process; each time it waits for twice as long."""
 
 
-class _Left(Struct):
+class _Unsettled(Struct):
     """A session that is closed here, and is to be settled."""
 
     txn: str
@@ -58,7 +58,7 @@ class _Left(Struct):
     tries: int = 0
 
 
-_left: dict[str, _Left] = {}
+_left: dict[str, _Unsettled] = {}
 """By txn, those that ended here and were let go before they were saved and billed, or have got records since."""
 _looked: dict[Path, float] = {}
 """Per directory, when this process looks there again."""
@@ -83,7 +83,7 @@ def settle_beside(options: StoreOptions) -> None:
 
 def settle_later(txn: str, options: StoreOptions) -> None:
     """Settle a session that is closed, and not saved and billed, or has records that came later, as soon as that is possible."""
-    _left[txn] = _Left(txn, options, monotonic() + AGAIN_SECONDS)
+    _left[txn] = _Unsettled(txn, options, monotonic() + AGAIN_SECONDS)
     _SETTLING.ask(AGAIN_SECONDS)
 
 
