@@ -78,7 +78,7 @@ class Runtime:
     def configure(self, **options: Any) -> Config:
         """Set options; raises `SetupError` for one that does not exist or cannot have that value."""
         check_options(options.get("otel"))
-        return self.settings.give(options)
+        return self.settings.give(options) if options else self.config
 
     def _use(self, config: Config) -> None:
         self.config = config
