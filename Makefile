@@ -90,7 +90,7 @@ bench-against: $(VENV)/has-bench ## what users run by default beside another com
 docs: $(VENV)/has-docs ## the documentation as a site, build/site; a warning, a broken link or anchor is an error
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict # with --quiet, warnings would not count
 
-mutants: $(VENV)/has-otel $(VENV)/has-test ## put small faults into the library, and count those that the tests notice (about an hour)
+mutants: $(VENV)/has-otel $(VENV)/has-test ## put small faults into the library, and count those that the tests notice (hours)
 	@$(PY) -m tests.mutants
 
 crash: $(VENV)/has-test ## kill the writer at random, for long, and count what is lost

@@ -413,7 +413,7 @@ class SessionStore(NotedProblems):
         try:
             if self._lock_fd < 0:
                 self._own_again()
-            if self.builder is None:
+            if self._is_on_disk_alone:
                 return False
             if not last:  # then a reader that finds less in the journal than in the snapshot knows that it was cut
                 self._journals.sync_own()
