@@ -19,7 +19,7 @@ from optree import speed
 from optree.errors import StoreError
 from optree.ids import WRITER_SPAN
 from optree.interrupts import from_handler, new_rlock, pass_on, suppress
-from optree.store.directory import refusal_of
+from optree.store.directory import exists, refusal_of
 from optree.store.lock import note_refused
 from optree.store.numbering import claim, journal_name, last_before_another, omitted_by, put_at_the_end, rows, some_number
 from optree.store.reader import read_journal
@@ -90,12 +90,11 @@ class Journal:
         self._gaps: list[r.Gap] = []  # those that were written
         self._omitted: list[tuple[int, int]] = []  # numbers of lost records that the next gap names
         self._counted = self.last  # number of the last record when files were last removed: what they had is in `dropped`
-        self._named = False
+        self._named, self._noted = False, ""
         self._synced = self.last  # number of the last record that is known to be on the disk
         self._given_up: list[Path] = []  # files that can no longer be written; some of the records in them may not be on the disk
         self._suspect: list[Path] = []  # files that could not be synced: what they have since `_synced` is written again
         self._claimed = self.fd = self._seed = -1
-        self._noted = ""
         if make:
             self.make(ordinal, above, lazy=lazy)
 
@@ -220,7 +219,8 @@ class Journal:
                 self._os.sync_name(path)
         except OSError as error:  # the pages may be marked clean though they are lost: never use this file again
             pass_on(error)
-            if rests != self._rests:  # all of it is saved elsewhere by now, and the file is removed
+            if rests != self._rests or (fd < 0 and isinstance(error, FileNotFoundError)):  # it is saved elsewhere by now, and removed
+                self._given_up = [each for each in self._given_up if exists(each)]
                 return self.whole and not self.dirty
             if error.errno in (EMFILE, ENFILE):  # the disk was not even asked
                 self.dirty = True

@@ -314,8 +314,10 @@ class SessionStore(NotedProblems):
         self.journal.close()
         self._release_lock()
         settle_later(self.txn, self.options)
-        why = f"{self.unwritten} records are lost ({self.journal.problem})"
-        return not self.unwritten or bool(self.unwritable_reason) or self._problem(LATE, OSError(why))
+        if not self.unwritten or self.unwritable_reason:
+            self.current_problems.pop(LATE, None)
+            return True
+        return self._problem(LATE, OSError(f"{self.unwritten} records are lost ({self.journal.problem})"))
 
     def _is_refused(self) -> bool:
         return not self.journal.whole and LATE not in self.current_problems

@@ -92,12 +92,13 @@ def settle_left(seconds: float) -> bool:
     until = monotonic() + seconds
     if not late_closed(seconds):
         return False
-    for left in list(_left.values()):
+    asked = list(_left.values())
+    for left in asked:
         left.due = 0.0
-    while any(not left.due for left in list(_left.values())):
+    while any(not left.due for left in asked):
         if not _SETTLING.wait(until - monotonic(), first=True):
             return False
-    return not _left
+    return not any(_left.get(left.txn) is left for left in asked)
 
 
 def _settle_left() -> float | None:
@@ -107,9 +108,9 @@ def _settle_left() -> float | None:
     left = min(list(_left.values()), key=lambda one: one.due)
     if (wait := left.due - monotonic()) > 0:
         return wait
-    most = BACKGROUND_BYTES if left.due else None  # a thread waits for it
-    left.due = monotonic() + AGAIN_SECONDS * 2.0**left.tries
-    left.tries += 1
+    most = BACKGROUND_BYTES if left.due else None  # a thread waits for it, which is none of the tries
+    left.tries += left.due > 0.0
+    left.due = monotonic() + AGAIN_SECONDS * 2.0 ** max(0, left.tries - 1)
     try:
         settled = settle(left.txn, left.options, seconds=0.0, most=most)
         done = settled or not may_be_directory(left.options.directory.live(left.txn))

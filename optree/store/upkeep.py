@@ -47,8 +47,8 @@ _AT_ONCE = 3
 _LATE_SECONDS = 0.1
 _DOUBLED = 3
 """How often that time is doubled at most: to less than a second, by which what they have is on the disk too."""
-_to_close: dict[int, Job] = {}
-"""The jobs that will close such files, by their takers' ids."""
+_to_close: set[Late] = set()
+"""Those that have such files open."""
 _room_until = 0.0
 """Until then it is assumed that there are descriptors enough for a group."""
 _spare: list[int] = []
@@ -264,7 +264,7 @@ class Late:
 
         *is_refused* tells whether the disk has refused something that *close* has not said yet: then it is called at once.
         """
-        self._close, self._step, self._is_refused, self._closed = close, step, is_refused, 0
+        self._close, self._step, self._is_refused, self._closed, self._is_well = close, step, is_refused, 0, True
         self._job = Job(EACH_SECOND, self._aside, str)
 
     def take(self, batch: list[Record]) -> None:  # noqa: ARG002 - the journal before it has tried to write them
@@ -274,7 +274,7 @@ class Late:
 
     def close_soon(self) -> None:
         """Close on the thread."""
-        _to_close.setdefault(id(self), self._job)
+        _to_close.add(self)
         self._job.ask(_LATE_SECONDS * 2.0 ** min(max(0, self._closed - _AT_ONCE), _DOUBLED))
 
     def _aside(self) -> float | None:
@@ -282,17 +282,21 @@ class Late:
 
     def _close_now(self, _held: object = None) -> bool:
         self._closed += 1
-        done = self._close()
-        if done:
-            _to_close.pop(id(self), None)
-        return done
+        _to_close.discard(self)  # first: what is recorded from here on is to be closed again
+        self._is_well = self._close()
+        if not self._is_well:
+            _to_close.add(self)
+        return self._is_well
+
+    def close_by(self, until: float) -> bool:
+        """Close by a time; False if that takes longer or fails."""
+        return self._job.wait(until - monotonic(), first=True) and self._is_well
 
 
 def late_closed(seconds: float) -> bool:
-    """Close what late records have opened, now; False if that takes longer or fails."""
+    """Close what late records have opened so far; False if that takes longer or fails."""
     until = monotonic() + seconds
-    closed = [job.wait(until - monotonic(), first=True) for job in list(_to_close.values())]
-    return all(closed) and not _to_close
+    return all([late.close_by(until) for late in _to_close.copy()])  # noqa: C419 - all of them
 
 
 class Upkeep:

@@ -268,7 +268,8 @@ class Carried(NamedTuple):
 def carry(config: Config, directory: Directory) -> Carried:
     """Return the options of this process for another one."""
     environment = _variables()
-    return Carried(_process(), environment | variables(config, directory), environment, _pickled(config.redact.callback))
+    values = environment | variables(config, directory) | {VARIABLE: config.redact.to_json()}  # also where it is the default: never less
+    return Carried(_process(), values, environment, _pickled(config.redact.callback))
 
 
 class ConfigInUse:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Collection, MutableMapping
 from functools import partial
 from typing import NamedTuple
 
@@ -67,9 +67,13 @@ class Leaving:
         self._ended.add(store)
         store.counted = store.unwritten
 
-    def late_lost(self) -> int:
-        """Return how many records that came late are in no file."""
-        return sum(max(0, store.unwritten - store.counted) for store in self._ended)
+    def ended(self) -> list[SessionStore]:
+        """Return those that are closed, and whose sessions somebody may record into."""
+        return [store for store in self._ended if store not in self._closed]
+
+    def late_lost(self, held: Collection[SessionStore]) -> int:
+        """Return how many records that came late are in no file, but for those of stores that are *held*."""
+        return sum(max(0, store.unwritten - store.counted) for store in self.ended() if store not in held)
 
     def stores(self, *, closed: bool = True) -> list[SessionStore]:
         """Return them, or without those that are *closed*."""

@@ -59,7 +59,8 @@ class Runtime:
         self.config, ignored = from_environment()
         self.settings = ConfigInUse(self.config, self._use)
         self.stores: dict[str, SessionStore] = {}
-        self.problems = Problems(self.stores, has_console=lambda: self.config.console)
+        self._leaving = Leaving()
+        self.problems = Problems(self.stores, has_console=lambda: self.config.console, ended=self._leaving.ended)
         for problem in ignored:
             self.problems.report(problem)
         self.sessions: dict[str, Session] = {}  # open root sessions, by txn
@@ -69,7 +70,6 @@ class Runtime:
         self.forked_at = 0.0  # when another process that traces forked this one: nodes that are older are that one's to end
         self.past: Counter[str] = Counter()  # the counts of the stores that are closed
         self._joined: dict[str, Joined] = {}  # stand-ins for nodes of other processes, by id
-        self._leaving = Leaving()
         self._detached: dict[str, str] = {}  # txns of sessions that were opened for a node without context, with its path
         self._lock = new_rlock()
         self._no_room_until, self._left, self._unlooked = 0.0, 0, 0  # see `_make_room`: when it waits again; what it found; begins since
@@ -184,8 +184,8 @@ class Runtime:
 
     def counts(self) -> dict[str, int]:
         """Return what was recorded, lost, late or dropped, in all that this process has had open."""
-        counts = counts_of(self._held(), list(self.consoles.values()))
-        counts["lost"] += sum(loss.records for loss in list(self.unsaved.values())) + self._leaving.late_lost()
+        counts = counts_of(held := self._held(), list(self.consoles.values()))
+        counts["lost"] += sum(loss.records for loss in list(self.unsaved.values())) + self._leaving.late_lost(held)
         return {name: number + self.past[name] for name, number in counts.items()}
 
     def at_exit(self) -> None:
