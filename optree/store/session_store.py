@@ -37,7 +37,7 @@ class SessionStore(NotedProblems):
 
     ended = _closed = _billed = _warned = _is_on_disk_alone = False  # *ended*: the root session has
     _covered, _begun, _final = 0, 0, -1  # numbers of the last record that the last snapshot has, the last begun one, the last one of all
-    _flushed: MutableMapping[str, SessionStore] | None = None  # in a forked child of an ended session: the stores that are flushed
+    late_in: MutableMapping[str, SessionStore] | None = None  # in a forked child of an ended session: the stores that are flushed
     counted = _healed = 0  # records that were lost when it was closed; those that were given up, and that a snapshot has since
     _saved = True  # False while the last snapshot that was tried is not on disk, or the bill of an ended session
     unwritable_reason = ""  # why no file could be made from the start, as long as that is so
@@ -195,7 +195,7 @@ class SessionStore(NotedProblems):
     def after_fork(self, flushed: MutableMapping[str, SessionStore] | None = None) -> None:
         """In a forked child: write a journal of one's own into the session; if that has ended, at a record, and stand in *flushed* then."""
         self.forget()
-        self.process, self._flushed = os.getpid(), flushed
+        self.process, self.late_in = os.getpid(), flushed
         self.ended = self._closed = self._billed = self._left = self._is_on_disk_alone = False
         self._begin_journal()
         self.unwritable_reason = self.journal.problem and self.unwritable_reason
@@ -273,8 +273,8 @@ class SessionStore(NotedProblems):
                     self._leave_to_disk()
             else:
                 self._upkeep.start()
-            if self._flushed is not None:
-                self._flushed.setdefault(self.txn, self)
+            if self.late_in is not None:
+                self.late_in.setdefault(self.txn, self)
             self.unwritable_reason = ""
 
     def _leave_to_disk(self) -> None:
@@ -303,7 +303,7 @@ class SessionStore(NotedProblems):
         self.journal = Journal(
             self.live, self.txn, __version__, first=first, sync=self.options.sync, system=self._os, ready=self._own_again, make=False
         )
-        if self._flushed is not None:
+        if self.late_in is not None:
             self.journal.make_late()
         else:
             self.journal.make(0 if self.owner else None, max(map(int, self.vector), default=0), lazy=self._later, fresh=self._fresh)

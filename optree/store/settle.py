@@ -95,7 +95,7 @@ def settle_left(seconds: float) -> bool:
     asked = list(_left.values())
     for left in asked:
         left.due = 0.0
-    while any(not left.due for left in asked):
+    while any(not left.due and _left.get(left.txn) is left for left in asked):
         if not _SETTLING.wait(until - monotonic(), first=True):
             return False
     return not any(_left.get(left.txn) is left for left in asked)

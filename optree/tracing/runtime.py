@@ -253,10 +253,14 @@ class Runtime:
 
     def _fork_store(self, txn: str, store: SessionStore) -> None:
         """Go on with a session in a forked child; one that has ended, or whose begin or end was interrupted, is the parent's to finish."""
-        holder, is_begun = self.holders.get(txn), txn in self.sessions or not store.owner
-        if store.ended or not is_begun or (holder is not None and holder() is None):
+        holder, is_begun, has_ended = (
+            self.holders.get(txn),
+            txn in self.sessions or not store.owner,
+            store.ended or store.late_in is not None,
+        )
+        if has_ended or not is_begun or (holder is not None and holder() is None):
             del self.stores[txn]
-            self._leaving.fork(store, self.stores) if store.ended else store.forget()
+            self._leaving.fork(store, self.stores) if has_ended else store.forget()
             return
         store.after_fork()
         for console in self._console(txn):

@@ -264,13 +264,17 @@ optree.configure(console=False)
 def work(name):
     with optree.llm("openai:" + name) as op:
         op.account(cost_usd=1.0)
+def start():
+    process = multiprocessing.get_context("fork").Process(target=late, args=("grandchild",))
+    process.start()
+    return process
 def child():
-    if {grandchild}:
-        process = multiprocessing.get_context("fork").Process(target=late, args=("grandchild",))
-        process.start()
+    started = [start() for _ in range({before})]
     late("child")
     print(optree.flush("sync", 60), flush=True)
-    if {grandchild}:
+    for _ in range({behind}):
+        start().join()
+    for process in started:
         process.join()
 with optree.session("lead"), optree.turn():
     late = optree.wrap(work)
@@ -284,14 +288,15 @@ for _ in range({times}):
 """
 
 
-@pytest.mark.parametrize(("times", "grandchild"), [(1, False), (3, False), (2, True)])
-def test_what_a_child_and_its_parent_record_after_a_sessions_end(times, grandchild, finished, directory, saved):
+@pytest.mark.parametrize(("times", "before", "behind"), [(1, 0, 0), (3, 0, 0), (2, 1, 0), (2, 0, 2), (1, 2, 2)])
+def test_what_a_child_and_its_parent_record_after_a_sessions_end(times, before, behind, finished, directory, saved):
     """The child's is saved and billed by itself, and the parent, whose tree has nothing of it, writes no snapshot over that."""
-    code, out, _ = finished(AFTER_ITS_END_IN_BOTH.format(times=times, grandchild=grandchild))
+    code, out, _ = finished(AFTER_ITS_END_IN_BOTH.format(times=times, before=before, behind=behind))
     assert (0, {"True"}) == (code, set(out.splitlines()))
     settle_all(StoreOptions(directory))
     calls = Counter(op.name for _, _, op in optree.walk_ops(saved().session))
-    assert Counter(dict.fromkeys(("openai:child", "openai:parent", *(["openai:grandchild"] if grandchild else [])), times)) == calls
+    grandchildren = times * (before + behind)
+    assert {"openai:child": times, "openai:parent": times, **({"openai:grandchild": grandchildren} if grandchildren else {})} == calls
     assert [1.0] * sum(calls.values()) == [entry["costUsd"] for entry in Ledger(directory.billing).read()]
 
 
