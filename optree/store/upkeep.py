@@ -47,8 +47,9 @@ _AT_ONCE = 3
 _LATE_SECONDS = 0.1
 _DOUBLED = 3
 """How often that time is doubled at most: to less than a second, by which what they have is on the disk too."""
+_MOST_OPEN = 32
 _to_close: set[Late] = set()
-"""Those that have such files open."""
+"""Those that have such files open, at most so many sessions' at a time."""
 _room_until = 0.0
 """Until then it is assumed that there are descriptors enough for a group."""
 _spare: list[int] = []
@@ -269,7 +270,8 @@ class Late:
 
     def take(self, batch: list[Record]) -> None:  # noqa: ARG002 - the journal before it has tried to write them
         """Close again, now or later; where there can be no thread any more, the process's end does."""
-        if (self._closed >= _AT_ONCE and not self._is_refused()) or not self._close_now():
+        may_wait = self._closed >= _AT_ONCE and len(_to_close) < _MOST_OPEN and not self._is_refused()
+        if may_wait or not self._close_now():
             self.close_soon()
 
     def close_soon(self) -> None:
