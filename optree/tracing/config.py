@@ -320,10 +320,9 @@ class ConfigInUse:
         if self._taken is not None:
             said = self._said(self._taken)
             options = {name: value for name, value in self._theirs.items() if name not in said}
-            if "redact" in said and "redact" in self._theirs:
+            if "redact" in self._theirs and ("redact" in said or config.redact != Redaction()):  # also what a process before a fork set
                 options["redact"] = _both(self._theirs["redact"], config.redact)
-            if self._theirs.get("redacted_save"):
-                options["redacted_save"] = True
+            options["redacted_save"] = self._theirs.get("redacted_save", False) or config.redacted_save
             config = replace(config, **options)
         if config.redact != settings():
             use(config.redact)

@@ -1,9 +1,13 @@
 import ast
+import os
 import pickle
 
 import pytest
 
 import optree
+from optree.redaction import Redaction
+from optree.store import Directory
+from optree.tracing.config import Config, ConfigInUse, carry
 from optree.tracing.runtime import RUNTIME
 
 METHODS = ["spawn", "forkserver"]
@@ -298,3 +302,24 @@ def test_a_child_gets_redaction_that_was_set_back(monkeypatch):
     assert '{"disable":["jwt"]}' == optree.child_env({})["OPTREE_REDACT"]
     optree.configure(redact={})
     assert "{}" == optree.child_env()["OPTREE_REDACT"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_what_was_configured_before_a_fork_redacts_too(tmp_path):
+    """A server configures its redaction and forks its workers: one that gets a wrapped function replaces what either of both says."""
+    reading, writing = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            settings = ConfigInUse(Config(), lambda _config: None)
+            settings.give({"redact": {"names": ["own"]}, "redacted_save": True})
+            if os.fork() == 0:
+                theirs = carry(Config(redact=Redaction(names=("theirs",))), Directory.of(tmp_path))
+                settings.take(theirs._replace(process=(b"another", 1)))
+                config = settings.give({"console": False})
+                os.write(writing, f"{sorted(config.redact.names)} {config.redacted_save}".encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    with os.fdopen(reading) as said:
+        assert "['own', 'theirs'] True" == said.read()
