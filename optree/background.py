@@ -20,7 +20,7 @@ from heapq import heappop, heappush
 from itertools import count
 from threading import get_ident
 from time import monotonic, sleep
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from optree.interrupts import WeakMembers, pass_on
 from optree.syscalls import calls
@@ -33,13 +33,23 @@ _NEVER = float("inf")
 _FIRST = 0.0
 _PREFIX = "optree-"
 _workers: WeakMembers[Worker] = WeakMembers()
-AT_END: list[Callable[[], object]] = []
-"""What is called at the end of a process that Python ends without `atexit`: a child that a thread forked, with the last of its threads."""
 _forks_by_thread: dict[int, bool] = {}
 """Of each thread that forks, whether the child ends with it, not being a main one's."""
 _forked_by_thread = _watched = False
 """Whether this process is such a child; whether a thread waits for its end."""
 T = TypeVar("T")
+
+
+class _Calls(list[Callable[[], object]]):
+    """Functions that are called in turn."""
+
+    def __call__(self) -> None:
+        for call in self:
+            call()
+
+
+AT_END: Final = _Calls()
+"""What is called at the end of a process that Python ends without `atexit`: one that `multiprocessing` forked, or a thread."""
 
 
 class Wake:
@@ -370,6 +380,23 @@ def _after_fork() -> None:
         worker.after_fork()
 
 
+def end_with_multiprocessing() -> None:
+    """Let a process that `multiprocessing` made end with `AT_END`; to be called once in each, and as soon as it is forked."""
+    if "multiprocessing.util" in sys.modules:
+        from multiprocessing.process import parent_process
+        from multiprocessing.util import register_after_fork
+
+        register_after_fork(AT_END, _finalize)  # as soon as it is set up
+        if parent_process() is not None:
+            _finalize(AT_END)
+
+
+def _finalize(calls: _Calls) -> None:
+    from multiprocessing.util import Finalize
+
+    Finalize(calls, calls, exitpriority=0)
+
+
 def _has_others() -> bool:
     """Tell whether there are other threads than optree's and this one: of C too, where the system lists them."""
     ours = [thread for thread in threading.enumerate() if thread.daemon and thread.name.startswith(_PREFIX)]
@@ -400,8 +427,7 @@ def _end_with_threads() -> None:
     while _has_others():
         sleep(PAUSE_SECONDS)
     try:
-        for deliver in AT_END:
-            deliver()
+        AT_END()
     finally:
         os._exit(0)
 

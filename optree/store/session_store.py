@@ -312,6 +312,7 @@ class SessionStore(NotedProblems):
     def _close_again(self) -> bool:
         """Close again, after late records, as of an object that ends with the process; False if some are not written."""
         self.journal.close()
+        self._beat()  # which notes what the disk has refused
         self._release_lock()
         settle_later(self.txn, self.options)
         if not self.unwritten or self.unwritable_reason:

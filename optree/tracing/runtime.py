@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any
 
-from optree.background import AT_END, aside
+from optree.background import AT_END, aside, end_with_multiprocessing
 from optree.builder import SessionTreeBuilder
 from optree.builder.core import Core
 from optree.builder.stream import STUCK_SECONDS, Stream
@@ -30,6 +30,7 @@ from optree.store.directory import is_directory, nothing_saved, why_not_live
 from optree.store.opening import note_begun, note_lost
 from optree.store.options import StoreOptions
 from optree.store.settle import settle_later
+from optree.store.upkeep import late_closed
 from optree.syscalls import calls
 from optree.tracing.config import Config, ConfigInUse, directory_of, from_environment
 from optree.tracing.context import ABANDONED, Holder
@@ -224,6 +225,7 @@ class Runtime:
             console.flush(max(0.0, until - monotonic()) / (len(consoles) + len(stores)))
         for store in stores:
             store.close(max(0.0, until - monotonic()))
+        late_closed(max(0.0, until - monotonic()))
         self.mirroring.close(max(0.0, until - monotonic()))
 
     def after_fork(self) -> None:
@@ -249,7 +251,7 @@ class Runtime:
         for traced in mirrored:
             for core in traced.cores if traced.txn in self.stores else ():
                 self._mirror(core, self.stores[traced.txn])
-        self.end_with_multiprocessing()
+        end_with_multiprocessing()
 
     def _fork_store(self, txn: str, store: SessionStore) -> None:
         """Go on with a session in a forked child; one that has ended, or whose begin or end was interrupted, is the parent's to finish."""
@@ -269,16 +271,6 @@ class Runtime:
                     console.introduce(session.builder.node)
                     console.look_in(session.builder.core)
             store.stream.subscribe(console)
-
-    def end_with_multiprocessing(self) -> None:
-        """Deliver at the end of a process that `multiprocessing` made: one that it forked leaves without `atexit`."""
-        if "multiprocessing.util" in sys.modules:
-            from multiprocessing.process import parent_process
-            from multiprocessing.util import register_after_fork
-
-            register_after_fork(self, _finalize)  # as soon as it is set up
-            if parent_process() is not None:
-                _finalize(self)
 
     def _options(self) -> StoreOptions:
         conf = self.config
@@ -479,12 +471,6 @@ class Runtime:
         return [console]
 
 
-def _finalize(runtime: Runtime) -> None:
-    from multiprocessing.util import Finalize
-
-    Finalize(runtime, runtime.at_exit, exitpriority=0)
-
-
 # The functions in which a session is known by its store alone for a moment.
 _BEGINS = (Runtime._opened.__code__, Runtime._resumed.__code__)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - of this module's class
 OPENING_SESSIONS.extend((*_BEGINS, Runtime._joined_store.__code__))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - as above
@@ -496,7 +482,7 @@ if sys.version_info >= (3, 12):  # which warns of a fork beside other threads
     from optree.tracing import fork_warning
 
     fork_warning.register()
-RUNTIME.end_with_multiprocessing()
+end_with_multiprocessing()
 
 
 def report_problem(problem: str, *, happened: bool = False) -> None:
