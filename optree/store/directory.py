@@ -20,12 +20,13 @@ from errno import EDQUOT, EINVAL, ELOOP, ENOSPC
 from functools import lru_cache
 from pathlib import Path
 from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG
+from typing import Any, Final
 
 from msgspec import Struct
 
 from optree.errors import FormatError, NotFoundError, SetupError, StoreError
 from optree.ids import is_txn, txn_time
-from optree.interrupts import pass_on, suppress
+from optree.interrupts import WeakMembers, pass_on, suppress
 from optree.store.lock import has_recorded, is_running
 from optree.store.reader import LIVE, is_blank
 from optree.syscalls import calls
@@ -39,6 +40,8 @@ OWNERS = "j-0000-"
 """What the names of the owner's journals begin with."""
 LATE = "what came after its end"
 """The step that writes what is recorded into a session that was closed."""
+LACKING: Final[WeakMembers[Any]] = WeakMembers()
+"""The stores (`SessionStore`) that are closed, and have such records that are in no file."""
 _NO_HOME = Path(os.devnull, "no-home-directory")
 _JOURNAL = re.compile(r"j-[0-9]{4,9}-[0-9]{6,9}\.jsonl")
 

@@ -17,7 +17,7 @@ from optree.builder.core import Core
 from optree.errors import BusyError
 from optree.interrupts import from_handler, if_free, new_rlock, suppress
 from optree.store import lock
-from optree.store.directory import LATE, OWNERS, NotedProblems, checked, exists, journals, nothing_saved, owners_journals
+from optree.store.directory import LACKING, LATE, OWNERS, NotedProblems, checked, exists, journals, nothing_saved, owners_journals
 from optree.store.journal import Journal
 from optree.store.journals import Journals
 from optree.store.ledger import Ledger
@@ -315,10 +315,10 @@ class SessionStore(NotedProblems):
         self._beat()  # which notes what the disk has refused
         self._release_lock()
         settle_later(self.txn, self.options)
-        if not self.unwritten or self.unwritable_reason:
+        if done := not self.unwritten or bool(self.unwritable_reason):
             self.current_problems.pop(LATE, None)
-            return True
-        return self._problem(LATE, OSError(f"{self.unwritten} records are lost ({self.journal.problem})"))
+        (LACKING.discard if done else LACKING.add)(self)
+        return done or self._problem(LATE, OSError(f"{self.unwritten} records are lost ({self.journal.problem})"))
 
     def _is_refused(self) -> bool:
         return not self.journal.whole and LATE not in self.current_problems

@@ -14,6 +14,7 @@ from optree.ids import trace_id
 from optree.interrupts import WeakMembers
 from optree.records import OpBegin, TurnBegin
 from optree.store import SessionStore
+from optree.store.directory import LACKING
 from optree.store.upkeep import SAVING
 from optree.tracing.handles import Session
 from optree.tree import apply
@@ -67,13 +68,9 @@ class Leaving:
         self._ended.add(store)
         store.counted = store.unwritten
 
-    def ended(self) -> list[SessionStore]:
-        """Return those that are closed, and whose sessions somebody may record into."""
-        return [store for store in self._ended if store not in self._closed]
-
     def late_lost(self, held: Collection[SessionStore]) -> int:
         """Return how many records that came late are in no file, but for those of stores that are *held*."""
-        return sum(max(0, store.unwritten - store.counted) for store in self.ended() if store not in held)
+        return sum(max(0, store.unwritten - store.counted) for store in LACKING if store not in held)
 
     def stores(self, *, closed: bool = True) -> list[SessionStore]:
         """Return them, or without those that are *closed*."""

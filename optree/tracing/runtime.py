@@ -61,7 +61,7 @@ class Runtime:
         self.settings = ConfigInUse(self.config, self._use)
         self.stores: dict[str, SessionStore] = {}
         self._leaving = Leaving()
-        self.problems = Problems(self.stores, has_console=lambda: self.config.console, ended=self._leaving.ended)
+        self.problems = Problems(self.stores, has_console=lambda: self.config.console)
         for problem in ignored:
             self.problems.report(problem)
         self.sessions: dict[str, Session] = {}  # open root sessions, by txn

@@ -74,7 +74,7 @@ def test_where_to_send_is_given_during_the_only_session():
 
 def test_so_many_problems_are_kept():
     """A program that meets ever new problems keeps the first thousand."""
-    problems = Problems({}, has_console=lambda: True, ended=list)
+    problems = Problems({}, has_console=lambda: True)
     for number in range(1001):
         problems.report(f"problem {number}")
     assert [f"problem {number}" for number in range(1000)] == problems.all()
