@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from time import monotonic, time
+from time import monotonic, sleep, time
 
 from msgspec import Struct
 
@@ -45,6 +45,7 @@ BEGIN_SECONDS = 60.0
 """No process takes that long to begin a session: a live directory without any record was left by a process that was killed as it began."""
 AGAIN_SECONDS = 5.0
 """After a session could not be settled that was let go here, it is tried again."""
+_TRIES, _PAUSE_SECONDS = 3, 0.02
 _MOST_TRIES = 12
 """After which a session is left to the next process; each time it waits for twice as long."""
 
@@ -93,12 +94,16 @@ def settle_left(seconds: float) -> bool:
     if not late_closed(seconds):
         return False
     asked = list(_left.values())
-    for left in asked:
-        left.due = 0.0
-    while any(not left.due and _left.get(left.txn) is left for left in asked):
-        if not _SETTLING.wait(until - monotonic(), first=True):
-            return False
-    return not any(_left.get(left.txn) is left for left in asked)
+    for _ in range(_TRIES):  # another process may look at a session just then
+        for left in asked:
+            left.due = 0.0
+        while any(not left.due and _left.get(left.txn) is left for left in asked):
+            if not _SETTLING.wait(until - monotonic(), first=True):
+                return False
+        if not (asked := [left for left in asked if _left.get(left.txn) is left]):
+            return True
+        sleep(_PAUSE_SECONDS)
+    return False
 
 
 def _settle_left() -> float | None:

@@ -301,8 +301,9 @@ def test_what_a_child_and_its_parent_record_after_a_sessions_end(times, before, 
 
 
 FORKED_BY_A_THREAD = """
-import os, sys, threading
+import os, sys, threading, warnings
 import optree
+warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside another thread
 optree.configure(console=False)
 
 def forks():
