@@ -27,6 +27,7 @@ from optree.syscalls import calls
 
 PAUSE_SECONDS = 0.05
 """Between a fault and the next try: one that comes again at once must not take a processor."""
+_LOOK_SECONDS = 0.1
 _START_SECONDS = 1.0
 """How long a thread that was asked for may take to begin, before another is."""
 _NEVER = float("inf")
@@ -422,10 +423,8 @@ def _end_with_threads() -> None:
     if _watched:
         return
     _watched = True
-    if not isinstance(threading.main_thread(), threading._DummyThread):  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
-        threading.main_thread().join()  # which forked
-    while _has_others():
-        sleep(PAUSE_SECONDS)
+    while _has_others():  # looked at again and again: before Python 3.13 not each can be joined, and since then not the one that forked
+        sleep(_LOOK_SECONDS)
     try:
         AT_END()
     finally:
