@@ -123,17 +123,17 @@ class AccountingEntry(_Leaf):
     """``<txn>:<path>`` of the op whose recorded answer the call got: nobody was paid."""
 
 
-_STAND_IN = "#open"
+_PLACEHOLDER = "#open"
 
 
-def stand_in_of(op_id: str) -> str:
-    """Return the id of the accounting entry of a call that was not accounted for when what it is in ended: others take its place."""
-    return op_id + _STAND_IN
+def placeholder_of(op_id: str) -> str:
+    """Return the id of the placeholder for a call that was not accounted for when what it is in ended: a later entry replaces it."""
+    return op_id + _PLACEHOLDER
 
 
-def is_stand_in(identity: str) -> bool:
-    """Tell whether an accounting entry's id is such a one."""
-    return identity.endswith(_STAND_IN)
+def is_placeholder(identity: str) -> bool:
+    """Tell whether an accounting entry's id is that of a placeholder."""
+    return identity.endswith(_PLACEHOLDER)
 
 
 SNAPSHOT = "pricingSnapshot"

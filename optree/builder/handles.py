@@ -24,7 +24,7 @@ from optree.builder.figures import (
 from optree.builder.guard import FAULTS, fault, guarded
 from optree.builder.turns import Turn
 from optree.clock import monotonic
-from optree.nodes import USAGE_AT_START, AccountingEntry, OperationNode, Payload, Severity, Status, Tokens, is_stand_in, stand_in_of
+from optree.nodes import USAGE_AT_START, AccountingEntry, OperationNode, Payload, Severity, Status, Tokens, is_placeholder, placeholder_of
 from optree.tree import apply
 from optree.tree.totals import add_entry, add_failure, is_possible_cost, take_retried
 from optree.tree.walk import recount
@@ -451,9 +451,9 @@ def respond_at_end(op: Op, payload: object) -> None:
 
 
 @guarded
-def cut_off(op: Op, status: Status, error: str | None) -> None:
-    """End an op with what it is in, within a step of that. Its call may go on: what that accounts for replaces the entry made here."""
-    identity = stand_in_of(op.bare.op_id)
+def end_with_parent(op: Op, status: Status, error: str | None) -> None:
+    """End an op with its turn, within a step of that. Its call may go on: what that accounts for replaces the placeholder made here."""
+    identity = placeholder_of(op.bare.op_id)
     op._account_end(status, error, op._lasted(), identity)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - of this module
     op.end(status, error)
 
@@ -462,7 +462,7 @@ def cut_off(op: Op, status: Status, error: str | None) -> None:
 def account_late(op: Op, usage: object, *, failed: bool = False) -> None:
     """Enter a call's usage, known after its op's end, in the entry that the end made; nothing if that has figures already."""
     entry = op.bare.accounting[-1] if op.bare.accounting else None
-    if entry is None or is_stand_in(entry.id):
+    if entry is None or is_placeholder(entry.id):
         op.account(usage, status="failed" if failed else "ok")
         return
     if entry.cost_usd is not None or (entry.tokens is not None and entry.tokens.total_tokens):

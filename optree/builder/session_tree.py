@@ -19,7 +19,7 @@ from optree.builder.core import Core, Cycles
 from optree.builder.entries import Put
 from optree.builder.figures import PROMPT_CHARACTERS, error_text, known_status, last_said
 from optree.builder.guard import FAULTS, UNRECORDED, fault, guarded, passed
-from optree.builder.handles import Op, cut_off
+from optree.builder.handles import Op, end_with_parent
 from optree.builder.stream import Step, Stream
 from optree.builder.turns import Turn
 from optree.errors import CycleError
@@ -273,7 +273,7 @@ class SessionTreeBuilder(ByAddress):
                 if op.child_session is not None and op.child_session.ended_at is None and op.path in self.core.builders:
                     self.core.builders[op.path].end_session(left, message)
                 if (handle := self.core.ops.get(op.path)) is not None:
-                    cut_off(handle, left, message)
+                    end_with_parent(handle, left, message)
             if turn.node.assistant is None and (last := last_said(turn.node)) is not None:
                 turn.node.assistant = {"content": self._prompt(last)}
                 put(r.TurnSet(turn.path, turn.node.assistant))

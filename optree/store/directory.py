@@ -40,8 +40,8 @@ OWNERS = "j-0000-"
 """What the names of the owner's journals begin with."""
 LATE = "what came after its end"
 """The step that writes what is recorded into a session that was closed."""
-LACKING: Final[WeakMembers[Any]] = WeakMembers()
-"""The stores (`SessionStore`) that are closed, and have such records that are in no file."""
+LATE_UNWRITTEN: Final[WeakMembers[Any]] = WeakMembers()
+"""The closed stores (`SessionStore`) of which such records are in no file."""
 _NO_HOME = Path(os.devnull, "no-home-directory")
 _JOURNAL = re.compile(r"j-[0-9]{4,9}-[0-9]{6,9}\.jsonl")
 
@@ -411,6 +411,14 @@ class NotedProblems:
             self.problems.append(message)
             self.report(message)
         return False
+
+    def _tried(self, what: str, work: Callable[[], object]) -> bool:
+        """Do some work; False where it raises, which is noted."""
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - who comes next may have more luck
+            return self._problem(what, error)
+        return True
 
     def _forget_problems(self) -> None:
         """In a forked child: they are the parent's."""

@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from optree import records as r
 from optree.builder.figures import model_of
-from optree.nodes import REPLAY_OF, USAGE_AT_START, AccountingEntry, OperationNode, SessionNode, TurnNode, stand_in_of
+from optree.nodes import REPLAY_OF, USAGE_AT_START, AccountingEntry, OperationNode, SessionNode, TurnNode, placeholder_of
 from optree.store.reader import read_journal
 from optree.store.system import OS
 from optree.tree import apply
@@ -67,7 +67,7 @@ def account_open(root: SessionNode, nodes: Iterable[Node], alive: float = 0.0) -
     records: list[r.Accounted] = []
     for op in calls:
         seen = max(alive, op_seen(op))
-        entry = AccountingEntry(stand_in_of(op.op_id), seen, "llm", "failed", seen - op.started_at, *model_of(op), error=WHY)
+        entry = AccountingEntry(placeholder_of(op.op_id), seen, "llm", "failed", seen - op.started_at, *model_of(op), error=WHY)
         _account_start(op, entry)
         if isinstance(of := op.attributes.get(REPLAY_OF), str):
             entry.replay_of, entry.cost_usd = of, 0.0

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from optree.nodes import SessionNode, is_stand_in
+from optree.nodes import SessionNode, is_placeholder
 from optree.records import check, is_summed, summed
 from optree.store import lock
 from optree.store.system import OS, REAL
@@ -97,7 +97,7 @@ class Ledger:
         """Return all entries, each once.
 
         A line repeats another if it has its session and id and says the same; without an id, as the original's, if it has its bytes.
-        That of a call of which nothing was known yet is replaced by any other of the call.
+        The placeholder for a call of which nothing was known yet is replaced by any other of the call.
         """
         book, seen, called = Book(), dict[object, dict[str, Any]](), set[tuple[object, str]]()
         for number, line in enumerate(self._lines(), 1):
@@ -111,7 +111,7 @@ class Ledger:
             first = seen.setdefault(key, entry)
             if first is entry:
                 book.entries.append(entry)
-                if not is_bare(entry) and not is_stand_in(entry["id"]):
+                if not is_bare(entry) and not is_placeholder(entry["id"]):
                     called.add((_plain(entry.get("originTxnId")), entry["id"].rpartition("#")[0]))
             elif first == entry:
                 book.repeated += 1
@@ -213,8 +213,8 @@ def is_bare(entry: dict[str, Any]) -> bool:
 
 
 def _is_replaced(entry: dict[str, Any], called: set[tuple[object, str]]) -> bool:
-    """Tell whether an entry stands for a call that has others; *called* are those that have, as sessions and ops' ids."""
-    if is_bare(entry) or not is_stand_in(entry["id"]):
+    """Tell whether an entry is the placeholder for a call that has others; *called* are those that have, as sessions and ops' ids."""
+    if is_bare(entry) or not is_placeholder(entry["id"]):
         return False
     return (_plain(entry.get("originTxnId")), entry["id"].rpartition("#")[0]) in called
 

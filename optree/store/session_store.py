@@ -17,7 +17,7 @@ from optree.builder.core import Core
 from optree.errors import BusyError
 from optree.interrupts import from_handler, if_free, new_rlock, suppress
 from optree.store import lock
-from optree.store.directory import LACKING, LATE, OWNERS, NotedProblems, checked, exists, journals, nothing_saved, owners_journals
+from optree.store.directory import LATE, LATE_UNWRITTEN, OWNERS, NotedProblems, checked, exists, journals, nothing_saved, owners_journals
 from optree.store.journal import Journal
 from optree.store.journals import Journals
 from optree.store.ledger import Ledger
@@ -35,9 +35,9 @@ from optree.store.upkeep import SETTLE_SECONDS, Late, Upkeep
 class SessionStore(NotedProblems):
     """Keeps one root session on disk. Nothing here raises once it is open; `problems` says what went wrong."""
 
-    ended = _closed = _billed = _warned = _is_on_disk_alone = False  # *ended*: the root session has
+    ended = _closed = _billed = _warned = _is_left_to_disk = False  # *ended*: the root session has
     _covered, _begun, _final = 0, 0, -1  # numbers of the last record that the last snapshot has, the last begun one, the last one of all
-    late_in: MutableMapping[str, SessionStore] | None = None  # in a forked child of an ended session: the stores that are flushed
+    late_stores: MutableMapping[str, SessionStore] | None = None  # in a child forked after the end: where it puts itself at a record
     counted = _healed = 0  # records that were lost when it was closed; those that were given up, and that a snapshot has since
     _saved = True  # False while the last snapshot that was tried is not on disk, or the bill of an ended session
     unwritable_reason = ""  # why no file could be made from the start, as long as that is so
@@ -58,8 +58,9 @@ class SessionStore(NotedProblems):
     ) -> None:
         """Open or make the live directory and a new journal; with *resume*, load the session first; an *unused* txn has no files.
 
-        Raises `BusyError` if another process owns it, `OSError`, and what `load` raises; with *later* no disk or directory that cannot be
-        written: files are made once they can be, and records kept until then. At its end it stands in *stores*, where others find it.
+        Raises `BusyError` if another process owns it, `OSError`, and what `load` raises. With *later* a disk or directory that cannot be
+        written does not raise: files are made once they can be, tried for each second, and records are kept until then. At its end it
+        stands in *stores*: an interrupt after that leaves no store that cannot be found.
         """
         super().__init__(checked(txn), options.directory)
         self.process = os.getpid()
@@ -109,7 +110,7 @@ class SessionStore(NotedProblems):
     def finished(self) -> bool:
         """True if the session has ended and all of it is saved and billed, or is left to who settles it: nothing is left to do here."""
         done = self._saved and self._billed and not self._left and self.journal.last == self._covered
-        return self.ended and (done or self._is_on_disk_alone)
+        return self.ended and (done or self._is_left_to_disk)
 
     def snapshot(self) -> bool:
         """Write a snapshot now, on the caller's thread; False if it could not be written (`problems` says why)."""
@@ -132,7 +133,7 @@ class SessionStore(NotedProblems):
         return done
 
     def sync_soon(self) -> None:
-        """Force to the disk what is due, with other sessions' journals."""
+        """Force to the disk what is due, together with other sessions' journals."""
         if not self.finished:
             self._upkeep.sync_soon(partial(self._journals.sync, gone=True))
 
@@ -158,8 +159,8 @@ class SessionStore(NotedProblems):
         if self.journal.fd >= 0 or not self.finished:  # else later records begin a new file, for the process that settles the session
             self.stream.alone(lambda _: None if self.unwritable_reason and not self.journal.retry() else self.journal.close())
         if not self.owner:
-            self._settle_owners()
-        self.stream.subscribe(Late(self._close_again, self.stream.alone, self._is_refused), ordered=False)
+            self._tried("settling", partial(settle, self.txn, self.options, leaving=True))  # it may have been the last to write to it
+        self._expect_late()
         return done
 
     def let_go(self) -> bool:
@@ -167,7 +168,7 @@ class SessionStore(NotedProblems):
         if free := bool(if_free(self._writing, self._abandon)):
             self._beat()
             self._release_lock()
-            self.stream.subscribe(Late(self._close_again, self.stream.alone, self._is_refused), ordered=False)
+            self._expect_late()
         return free
 
     def discard(self) -> None:
@@ -195,13 +196,13 @@ class SessionStore(NotedProblems):
     def after_fork(self, flushed: MutableMapping[str, SessionStore] | None = None) -> None:
         """In a forked child: write a journal of one's own into the session; if that has ended, at a record, and stand in *flushed* then."""
         self.forget()
-        self.process, self.late_in = os.getpid(), flushed
-        self.ended = self._closed = self._billed = self._left = self._is_on_disk_alone = False
+        self.process, self.late_stores = os.getpid(), flushed
+        self.ended = self._closed = self._billed = self._left = self._is_left_to_disk = False
         self._begin_journal()
         self.unwritable_reason = self.journal.problem and self.unwritable_reason
         self.stream.after_fork((self.journal,))
         if flushed is not None:
-            self.stream.subscribe(Late(self._close_again, self.stream.alone, self._is_refused), ordered=False)
+            self._expect_late()
         if self._core is not None and (core := self._core()) is not None:
             core.listeners.clear()
             core.after_fork(self.journal.base)
@@ -273,18 +274,16 @@ class SessionStore(NotedProblems):
                     self._leave_to_disk()
             else:
                 self._upkeep.start()
-            if self.late_in is not None:
-                self.late_in.setdefault(self.txn, self)
+            if self.late_stores is not None:
+                self.late_stores.setdefault(self.txn, self)
             self.unwritable_reason = ""
 
     def _leave_to_disk(self) -> None:
         """Write journals alone from now on: another process has saved records of its own since, which the tree here has not."""
-        self._closed = self._is_on_disk_alone = True
+        self._closed = self._is_left_to_disk = True
         self.builder = None
         self._upkeep.end()
-        late = Late(self._close_again, self.stream.alone, self._is_refused)
-        self.stream.subscribe(late, ordered=False)
-        late.close_soon()
+        self._expect_late().close_soon()
 
     def _release_lock(self) -> None:
         with self._guard:  # two threads may come here
@@ -303,11 +302,17 @@ class SessionStore(NotedProblems):
         self.journal = Journal(
             self.live, self.txn, __version__, first=first, sync=self.options.sync, system=self._os, ready=self._own_again, make=False
         )
-        if self.late_in is not None:
+        if self.late_stores is not None:
             self.journal.make_late()
         else:
             self.journal.make(0 if self.owner else None, max(map(int, self.vector), default=0), lazy=self._later, fresh=self._fresh)
         self._journals = Journals(self.journal, self._os, others=self.owner, fault=partial(self._problem, "files"), forced=self._beat)
+
+    def _expect_late(self) -> Late:
+        """Close the files again that records open which come later."""
+        late = Late(self._close_again, self.stream.alone, self._is_refused)
+        self.stream.subscribe(late, ordered=False)
+        return late
 
     def _close_again(self) -> bool:
         """Close again, after late records, as of an object that ends with the process; False if some are not written."""
@@ -317,7 +322,7 @@ class SessionStore(NotedProblems):
         settle_later(self.txn, self.options)
         if done := not self.unwritten or bool(self.unwritable_reason):
             self.current_problems.pop(LATE, None)
-        (LACKING.discard if done else LACKING.add)(self)
+        (LATE_UNWRITTEN.discard if done else LATE_UNWRITTEN.add)(self)
         return done or self._problem(LATE, OSError(f"{self.unwritten} records are lost ({self.journal.problem})"))
 
     def _is_refused(self) -> bool:
@@ -416,7 +421,7 @@ class SessionStore(NotedProblems):
         try:
             if self._lock_fd < 0:
                 self._own_again()
-            if self._is_on_disk_alone:
+            if self._is_left_to_disk:
                 return False
             if not last:  # then a reader that finds less in the journal than in the snapshot knows that it was cut
                 self._journals.sync_own()
@@ -491,10 +496,3 @@ class SessionStore(NotedProblems):
             return self._problem("removal of journals", error)
         self.current_problems.pop("removal of journals", None)
         return True
-
-    def _settle_owners(self) -> None:
-        """Finish the session if its owner has gone: this process may have been the last to write to it."""
-        try:
-            settle(self.txn, self.options, leaving=True)
-        except Exception as error:  # noqa: BLE001 - the next one who settles may have more luck
-            self._problem("settling", error)

@@ -45,7 +45,7 @@ BEGIN_SECONDS = 60.0
 """No process takes that long to begin a session: a live directory without any record was left by a process that was killed as it began."""
 AGAIN_SECONDS = 5.0
 """After a session could not be settled that was let go here, it is tried again."""
-_TRIES, _PAUSE_SECONDS = 3, 0.02
+_TRIES, _PAUSE_SECONDS = 3, 0.02  # where a flush waits for it
 _MOST_TRIES = 12
 """After which a session is left to the next process; each time it waits for twice as long."""
 
@@ -83,7 +83,7 @@ def settle_beside(options: StoreOptions) -> None:
 
 
 def settle_later(txn: str, options: StoreOptions) -> None:
-    """Settle a session that is closed, and not saved and billed, or has records that came later, as soon as that is possible."""
+    """Settle a session that this process has closed, as soon as that is possible: it is not saved and billed, or has late records."""
     _left[txn] = _Unsettled(txn, options, monotonic() + AGAIN_SECONDS)
     _SETTLING.ask(AGAIN_SECONDS)
 

@@ -251,9 +251,11 @@ _FLAW: Final = "redact: the callback of the process that wrapped a function cann
 _OWN: Final = f"{_FLAW}, and the one of this process is used: give a function that can be imported"
 _NONE: Final = f"{_FLAW}, and texts are replaced whole: give a function that can be imported, or call configure in this process too"
 _NOT_PICKLED: Final = b""
+_carried: tuple[tuple[object, ...], CarriedOptions] | None = None
+"""What was carried last, with what it was worked out of."""
 
 
-class Carried(NamedTuple):
+class CarriedOptions(NamedTuple):
     """The options of a process at a time, as they go to another one."""
 
     process: tuple[bytes, int]
@@ -265,11 +267,15 @@ class Carried(NamedTuple):
     """That of redaction, pickled; empty if it cannot be."""
 
 
-def carry(config: Config, directory: Directory) -> Carried:
-    """Return the options of this process for another one."""
+def carry(config: Config, directory: Directory) -> CarriedOptions:
+    """Return the options of this process for another one; worked out once for each function that a pool gets as long as they stay."""
+    global _carried  # noqa: PLW0603 - the last of them
     environment = _variables()
-    values = environment | variables(config, directory) | {VARIABLE: config.redact.to_json()}  # also where it is the default: never less
-    return Carried(_process(), values, environment, _pickled(config.redact.callback))
+    of = _process(), config, directory, environment
+    if _carried is None or _carried[0] != of:
+        values = environment | variables(config, directory) | {VARIABLE: config.redact.to_json()}  # the default too: never less
+        _carried = of, CarriedOptions(of[0], values, environment, _pickled(config.redact.callback))
+    return _carried[1]
 
 
 class ConfigInUse:
@@ -286,7 +292,7 @@ class ConfigInUse:
         self._environment = _variables()
         self._given: set[str] = set()
         self._given_in = _process()
-        self._taken: Carried | None = None
+        self._taken: CarriedOptions | None = None
         self._theirs: dict[str, Any] = {}
         self._lock = new_rlock()
 
@@ -299,7 +305,7 @@ class ConfigInUse:
             self._given |= options.keys()
             return self._hold()
 
-    def take(self, carried: Carried) -> list[str]:
+    def take(self, carried: CarriedOptions) -> list[str]:
         """Take over options of another process in place of those taken before; returns texts about what cannot be."""
         with self._lock:
             if carried == self._taken or carried.process == _process():
@@ -329,7 +335,7 @@ class ConfigInUse:
         self._changed_to(config)
         return config
 
-    def _said(self, carried: Carried) -> set[str]:
+    def _said(self, carried: CarriedOptions) -> set[str]:
         """Return the options that this process's own program or environment set."""
         here = {**self._environment, **{variable: os.environ[variable] for variable in PATHS.values() if variable in os.environ}}
         said = {name for name, variable in VARIABLES.items() if variable in here and here[variable] != carried.environment.get(variable)}
@@ -337,7 +343,7 @@ class ConfigInUse:
             said |= self._given
         return said | PATHS.keys() if said & PATHS.keys() else said
 
-    def _callback(self, carried: Carried, pickled: bytes) -> tuple[Callable[[str], str] | None, list[str]]:
+    def _callback(self, carried: CarriedOptions, pickled: bytes) -> tuple[Callable[[str], str] | None, list[str]]:
         """Return the callback of another process, or what stands in for it and a text that says so."""
         from pickle import loads  # which whoever wraps for another process has
 

@@ -149,8 +149,8 @@ def flush(level: Literal["write", "sync", "snapshot", "export"] = "write", timeo
         level: How far: ``write`` to the operating system, so that it survives the end of the process; ``sync`` to the disk, so that it
             survives a loss of power; ``snapshot`` into the snapshot of each session that is open or has ended and is still to be saved
             here; ``export`` to the OpenTelemetry collector, what has ended. Of sessions that this process let go of since too many had
-            ended behind a slow disk (`health` says that they are left) no snapshot is waited for: they are whole in their journals, and
-            they are saved once that is possible, by this process or the next.
+            ended behind a slow disk (`health` says that they are left) each is tried: where one cannot be saved yet, this is False, and it
+            is saved once that is possible, by this process or the next.
         timeout: Seconds to wait at most, for all sessions together.
 
     Returns:
@@ -163,7 +163,7 @@ def flush(level: Literal["write", "sync", "snapshot", "export"] = "write", timeo
         raise SetupError(f"flush({level!r}) is not possible; choose one of write, sync, snapshot, export")
     try:
         until = monotonic() + timeout
-        RUNTIME.look()
+        RUNTIME.end_abandoned()
         for read in before_flush if level != "export" else ():
             read()
         if level == "export":

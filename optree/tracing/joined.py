@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, MutableMapping
+from collections.abc import Callable, MutableMapping
 from functools import partial
 from typing import NamedTuple
 
@@ -14,7 +14,6 @@ from optree.ids import trace_id
 from optree.interrupts import WeakMembers
 from optree.records import OpBegin, TurnBegin
 from optree.store import SessionStore
-from optree.store.directory import LACKING
 from optree.store.upkeep import SAVING
 from optree.tracing.handles import Session
 from optree.tree import apply
@@ -67,10 +66,6 @@ class Leaving:
         """Take up one that is closed."""
         self._ended.add(store)
         store.counted = store.unwritten
-
-    def late_lost(self, held: Collection[SessionStore]) -> int:
-        """Return how many records that came late are in no file, but for those of stores that are *held*."""
-        return sum(max(0, store.unwritten - store.counted) for store in LACKING if store not in held)
 
     def stores(self, *, closed: bool = True) -> list[SessionStore]:
         """Return them, or without those that are *closed*."""

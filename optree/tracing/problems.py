@@ -12,7 +12,7 @@ from optree.console import ConsoleWriter
 from optree.records import Record
 from optree.redaction import callback_errors, forget_callback_errors, redact
 from optree.store import Directory, SessionStore
-from optree.store.directory import LACKING, LATE, may_be_directory, nothing_saved
+from optree.store.directory import LATE, LATE_UNWRITTEN, may_be_directory, nothing_saved
 from optree.store.system import disk_waited_for
 from optree.store.upkeep import left_unsynced
 from optree.tracing.stderr import say
@@ -133,7 +133,7 @@ class Problems:
         hangs = [f"the disk has not answered for {waited:.0f} s: {_UNANSWERED}"] if waited >= ANSWER_SECONDS else []
         lost = [loss.describe(*key) for key, loss in list(self._lost.items())]
         reported = [problem for problem in self.reported if problem not in self._resolved]
-        late = [store.current_problems[LATE] for store in LACKING if LATE in store.current_problems]
+        late = [store.current_problems[LATE] for store in LATE_UNWRITTEN if LATE in store.current_problems]
         return self._texts([*reported, *lost, *late], current_problems_of, [*left_unsynced(), *hangs, *of_mirror])
 
     def _texts(self, reported: list[str], of_store: Callable[[SessionStore], list[str]], of_mirror: Iterable[str]) -> list[str]:

@@ -16,7 +16,7 @@ from optree.store.directory import may_be_directory
 from optree.syscalls import calls
 from optree.tracing import context
 from optree.tracing.budgets import OUTSIDE, VARIABLE, Limiter, common, joined, outside, reference
-from optree.tracing.config import PATHS, Carried, carry, variables
+from optree.tracing.config import PATHS, CarriedOptions, carry, variables
 from optree.tracing.context import CURRENT, REMOTE, Holder, Scope, ingress
 from optree.tracing.faults import fault, unless_faulty
 from optree.tracing.handles import Session
@@ -138,7 +138,7 @@ class _Carried(Generic[P, R]):
         scope: Scope | None,
         remote: str | None,
         budget: Limiter | str | None,
-        settings: Carried | None = None,
+        settings: CarriedOptions | None = None,
     ) -> None:
         functools.update_wrapper(self, function)
         self._function = function
@@ -158,7 +158,7 @@ class _Carried(Generic[P, R]):
         return _Carried, (self._function, None, remote, budget if isinstance(budget, str) else reference(budget), settings)
 
 
-def _take_over(settings: Carried) -> None:
+def _take_over(settings: CarriedOptions) -> None:
     """Let what was configured where a function was wrapped hold in this process; what cannot is reported."""
     prices = RUNTIME.config.prices
     problems = RUNTIME.settings.take(settings)
@@ -169,7 +169,7 @@ def _take_over(settings: Carried) -> None:
 
 
 def _placed(
-    scope: Scope | None, remote: str | None, budget: Limiter | str | None, settings: Carried | None = None
+    scope: Scope | None, remote: str | None, budget: Limiter | str | None, settings: CarriedOptions | None = None
 ) -> _Placed | UnrecordedPiece:
     try:
         if settings is not None:

@@ -26,7 +26,7 @@ from optree.records import SessionResume
 from optree.redaction import redact
 from optree.store import Directory, SessionStore, open_session, resume_session
 from optree.store.descriptors import OPENING_SESSIONS, is_begun_by_parent, leave_to_parent
-from optree.store.directory import is_directory, nothing_saved, why_not_live
+from optree.store.directory import LATE_UNWRITTEN, is_directory, nothing_saved, why_not_live
 from optree.store.opening import note_begun, note_lost
 from optree.store.options import StoreOptions
 from optree.store.settle import settle_later
@@ -186,7 +186,8 @@ class Runtime:
     def counts(self) -> dict[str, int]:
         """Return what was recorded, lost, late or dropped, in all that this process has had open."""
         counts = counts_of(held := self._held(), list(self.consoles.values()))
-        counts["lost"] += sum(loss.records for loss in list(self.unsaved.values())) + self._leaving.late_lost(held)
+        counts["lost"] += sum(loss.records for loss in list(self.unsaved.values()))
+        counts["lost"] += sum(max(0, store.unwritten - store.counted) for store in LATE_UNWRITTEN if store not in held)
         return {name: number + self.past[name] for name, number in counts.items()}
 
     def at_exit(self) -> None:
@@ -255,11 +256,8 @@ class Runtime:
 
     def _fork_store(self, txn: str, store: SessionStore) -> None:
         """Go on with a session in a forked child; one that has ended, or whose begin or end was interrupted, is the parent's to finish."""
-        holder, is_begun, has_ended = (
-            self.holders.get(txn),
-            txn in self.sessions or not store.owner,
-            store.ended or store.late_in is not None,
-        )
+        holder, is_begun = self.holders.get(txn), txn in self.sessions or not store.owner
+        has_ended = store.ended or store.late_stores is not None
         if has_ended or not is_begun or (holder is not None and holder() is None):
             del self.stores[txn]
             self._leaving.fork(store, self.stores) if has_ended else store.forget()
@@ -277,7 +275,10 @@ class Runtime:
         return StoreOptions(self.directory(), conf.compression, conf.sync, conf.write, redacted=conf.redacted_save, cycles=conf.cycles)
 
     def _make_room(self) -> None:
-        """Drop sessions that have ended, and wait where they are too many; all are looked at once for an eighth, or eight that ended."""
+        """Drop sessions that have ended, and wait a moment where they are too many.
+
+        To look through all that is open costs the more, the more there is: it is done once for an eighth of that, or once eight have ended.
+        """
         self._unlooked += 1
         ended = len(self.stores) - len(self.sessions)
         if due := ended >= self._left + _LOOK_ENDED or self._unlooked > len(self.stores) // _LOOK_SHARE:
@@ -328,6 +329,10 @@ class Runtime:
                 self._no_room_until = monotonic() + STUCK_SECONDS
             self._close_ended()
 
+    def end_abandoned(self) -> None:
+        """Do as `_end_abandoned`, unless another thread begins a session."""
+        if_free(self._lock, self._end_abandoned)
+
     def _end_abandoned(self) -> None:
         """End the sessions that nothing will end any more: a signal's handler raised in the middle of their begin, or of their end."""
         for txn in [txn for txn, holder in list(self.holders.items()) if holder() is None]:
@@ -335,10 +340,6 @@ class Runtime:
                 session.builder.end_session(*ABANDONED)
             self.close_root(txn)
         self._end_unbegun()
-
-    def look(self) -> None:
-        """Do that now, unless another thread begins a session."""
-        if_free(self._lock, self._end_abandoned)
 
     def _end_unbegun(self) -> None:
         """End the sessions whose begin was interrupted before anybody had them, and close their consoles, which are counted later."""

@@ -19,7 +19,7 @@ from optree.nodes import (
     ReasoningChunk,
     SessionNode,
     TurnNode,
-    is_stand_in,
+    is_placeholder,
 )
 from optree.speed import untracked
 from optree.tree.path import last_index
@@ -96,15 +96,16 @@ def set_session(session: SessionNode, record: r.SessionSet) -> None:
 
 
 def account(op: OperationNode, entry: AccountingEntry) -> bool:
-    """Add an accounting entry to an op; False if the totals have to be summed anew, since it took another's place or another its."""
+    """Add an accounting entry to an op; False if a placeholder is left out for it: then the totals have to be summed anew."""
     every = (*op.accounting, entry)
-    op.accounting = known_calls(every)
+    op.accounting = without_placeholder(every)
     return len(op.accounting) == len(every)
 
 
-def known_calls(entries: tuple[AccountingEntry, ...]) -> tuple[AccountingEntry, ...]:
-    """Return an op's accounting entries without the one that stands for a call of which nothing was known yet, where there are others."""
-    return tuple(entry for entry in entries if not is_stand_in(entry.id)) or entries if len(entries) > 1 else entries
+def without_placeholder(entries: tuple[AccountingEntry, ...]) -> tuple[AccountingEntry, ...]:
+    """Return an op's accounting entries; the placeholder for a call of which nothing was known is left out where there are others."""
+    known = tuple(entry for entry in entries if not is_placeholder(entry.id))
+    return known or entries
 
 
 def add_entries(op: OperationNode, logs: Sequence[LogEntry], chunks: Sequence[ReasoningChunk]) -> None:

@@ -109,7 +109,7 @@ class Fold:
         if texts := self._beside.pop(path, None):
             apply.add_beside(op, "".join(texts))
         if entries := self._accounted_for.pop(path, None):
-            op.accounting = apply.known_calls(tuple(entries))
+            op.accounting = apply.without_placeholder(tuple(entries))
 
     def _index(self, root: SessionNode) -> None:
         pending = [root]

@@ -6,7 +6,7 @@ import pytest
 from optree import SessionTreeBuilder
 from optree.builder import Stream
 from optree.builder.handles import account_late
-from optree.nodes import stand_in_of
+from optree.nodes import placeholder_of
 from optree.tree import Fold
 from optree.tree.unfold import unfold
 
@@ -43,7 +43,7 @@ def test_a_call_that_is_accounted_for_after_its_end(ends, usage, built):
         child.end_turn(child.current_turn)
     else:
         (child if ends == "sub-agent" else builder).end_session()
-    assert ([stand_in_of(op.node.op_id)], 1) == ([entry.id for entry in op.node.accounting], builder.node.totals.unknown_costs)
+    assert ([placeholder_of(op.node.op_id)], 1) == ([entry.id for entry in op.node.accounting], builder.node.totals.unknown_costs)
     op.account(input_tokens=100, output_tokens=10, cost_usd=1.0)
     op.account(cost_usd=0.5)
     assert [("ok", 1.0), ("ok", 0.5)] == [(entry.status, entry.cost_usd) for entry in op.node.accounting]
@@ -81,6 +81,6 @@ def test_what_stands_for_a_call_comes_behind_its_entry(built):
     fold = Fold("t")
     for record in recording.records:
         fold.apply(record)
-    open_entry = type(known.entry)(stand_in_of(op.node.op_id), 1.0, "llm", "failed")
+    open_entry = type(known.entry)(placeholder_of(op.node.op_id), 1.0, "llm", "failed")
     fold.apply(type(known)(op.path, open_entry))
     assert (1, 0) == (fold.finish().session.totals.llm_requests, fold.finish().session.totals.unknown_costs)

@@ -622,11 +622,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     assert (0, "3\n", "") == (code, out, err)
 
 
-def test_a_package_of_which_parts_are_there_is_imported_anew_as_a_whole(finished):
-    """Where another thread was importing a package for optree for longer, the child has all of it, as the program does."""
-    code, out, err = finished(
-        textwrap.dedent(HELD.format(module="asyncio.unix_events"))
-        + textwrap.dedent("""
+IMPORTED_LATER = """
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 
@@ -635,13 +631,23 @@ class Later(Loader):
         return ModuleSpec(name, self) if name == "tomllib" else None
 
     def exec_module(self, module):
-        import asyncio
+        import {module}
 
 sys.meta_path.insert(0, Later())
-assert not {"asyncio", "tomllib"} & {*sys.modules}
+assert not {{"{module}", "tomllib"}} & {{*sys.modules}}
 thread = threading.Thread(target=__import__, args=("tomllib",))  # as optree's functions do
 thread.start()
 assert begun.wait(60)
+"""
+"""Another thread imports one for optree which, in its middle, imports a module that takes long."""
+
+
+def test_a_package_of_which_parts_are_there_is_imported_anew_as_a_whole(finished):
+    """Where another thread was importing a package for optree for longer, the child has all of it, as the program does."""
+    code, out, err = finished(
+        textwrap.dedent(HELD.format(module="asyncio.unix_events"))
+        + IMPORTED_LATER.format(module="asyncio")
+        + textwrap.dedent("""
 if (child := os.fork()) == 0:
     signal.alarm(30)
     import asyncio
@@ -659,22 +665,8 @@ def test_logging_that_another_thread_was_importing_for_optree_at_the_fork(finish
     """A fork does not wait for that module, which would have it called behind a fork of which it was not told before."""
     code, out, err = finished(
         textwrap.dedent(HELD.format(module="logging"))
+        + IMPORTED_LATER.format(module="logging")
         + textwrap.dedent("""
-from importlib.abc import Loader
-from importlib.machinery import ModuleSpec
-
-class Later(Loader):
-    def find_spec(self, name, path=None, target=None):
-        return ModuleSpec(name, self) if name == "tomllib" else None
-
-    def exec_module(self, module):
-        import logging
-
-sys.meta_path.insert(0, Later())
-assert not {"logging", "tomllib"} & {*sys.modules}
-thread = threading.Thread(target=__import__, args=("tomllib",))  # as optree's functions do
-thread.start()
-assert begun.wait(60)
 sys.setswitchinterval(60)  # the other thread goes on only where this one waits
 os.register_at_fork(before=go_on.set)
 if (child := os.fork()) == 0:
