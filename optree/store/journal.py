@@ -74,12 +74,10 @@ class Journal:
         self.dirty = False  # True while there are records that may not be on the disk itself
         self._unsynced: OSError | None = None
         self.last = first - 1  # number of the last record that is with the operating system, or that it refused
-        self.dropped = 0
-        """Records that are given up: more than could be kept until the disk takes them."""
+        self.dropped = 0  # records that are given up: more than could be kept until the disk takes them
         self._held: deque[r.Record] = deque()  # to be written, under the numbers that they have, as soon as the disk takes them
         self._again: list[Path] = []  # files that could not be synced, of which that has records
-        self._untried = 0
-        """How many of them, the last ones, are in no file even in part."""
+        self._untried = 0  # how many of those held, the last ones, are in no file even in part
         self._ready = ready
         self._os, self._write, self._version = system, system.write, version
         self._retry_at, self._unsaid = 0.0, 0
@@ -161,14 +159,16 @@ class Journal:
         """Write records, all in one call to the operating system."""
         if self._unsynced is not None:
             self._give_up(self._unsynced)
-        written = False
-        if self.fd < 0:
-            written = not (self._held or self._unsaid or self._suspect)  # by the call that begins the file
-            if not self._recover(batch if written else ()):
-                self._hold(batch)
-                return
+        written = self.fd < 0 and self.whole  # by the call that begins the file
+        if self.fd < 0 and not self._recover(batch if written else ()):
+            self._hold(batch)
+            return
         try:
-            data = b"" if written else self._lines(batch)
+            if len(batch) == 1 and not (written or self.ordinal):  # nearly always
+                batch[0].n = self.last + 1
+                data = r.line(batch[0], self._seed)
+            else:
+                data = b"" if written else self._lines(batch)
             if data and (done := self._write(self.fd, data)) < len(data):
                 self._os.write_all(self.fd, data[done:])
         except (OSError, MemoryError, RecursionError) as error:
@@ -343,13 +343,13 @@ class Journal:
 
     def _lines(self, batch: Sequence[r.Record]) -> bytes:
         """Return the lines of records, numbered from the next number on; an interrupt may have put one twice: each time it has another."""
-        return b"".join([self._line(record, number) for number, record in enumerate(batch, self.last + 1)])
-
-    def _line(self, record: r.Record, number: int) -> bytes:
-        if self.ordinal and not record.n:  # else it was tried before
-            put_at_the_end(record)
-        record.n = number
-        return r.line(record, self._seed)
+        lines: list[bytes] = []
+        for number, record in enumerate(batch, self.last + 1):
+            if self.ordinal and not record.n:  # else it was tried before
+                put_at_the_end(record)
+            record.n = number
+            lines.append(r.line(record, self._seed))
+        return b"".join(lines)
 
     def _head(self) -> bytes:
         """Return the open file's first line, with whose sum all others begin."""
