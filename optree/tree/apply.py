@@ -104,8 +104,9 @@ def account(op: OperationNode, entry: AccountingEntry) -> bool:
 
 def without_placeholder(entries: tuple[AccountingEntry, ...]) -> tuple[AccountingEntry, ...]:
     """Return an op's accounting entries; the placeholder for a call of which nothing was known is left out where there are others."""
-    known = tuple(entry for entry in entries if not is_placeholder(entry.id))
-    return known or entries
+    if len(entries) == 1:  # as nearly always
+        return entries
+    return tuple(entry for entry in entries if not is_placeholder(entry.id)) or entries
 
 
 def add_entries(op: OperationNode, logs: Sequence[LogEntry], chunks: Sequence[ReasoningChunk]) -> None:
