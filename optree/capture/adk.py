@@ -10,13 +10,13 @@ import functools
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from types import ModuleType
-from typing import Any, Final, Self, cast
+from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
 
 from optree.builder import Op, Turn
 from optree.capture.hooks import Hook, IsOn, Watch, await_within
 from optree.capture.nesting import LEFT, FrameworkCall, Nesting
-from optree.capture.observed import ClientCall, ended_by
+from optree.capture.observed import ended_by, one_client_call
 from optree.nodes import Status
 from optree.redaction import redact
 from optree.tracing import context
@@ -273,17 +273,17 @@ class _ToolHook:
         self.told, self.key, self.name = told, id(told["tool_context"]), text(told["tool"].name)
         self.run = _run_here()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None:
-            self.end(error)
+    def begin(self) -> None:
+        """Take that plugins are told."""
 
     def returned(self, value: Any) -> None:
         """Take what plugins say to it."""
 
-    def begin(self) -> None:
+    def raised(self, error: BaseException) -> None:
+        """Take what they raise."""
+        self.end(error)
+
+    def open(self) -> None:
         """Begin the op."""
         _TOOLS.begin_tool(self.key, self.name, self.told["tool_args"])
         if self.run is not None:
@@ -299,16 +299,12 @@ class _ToolHook:
 class _ToolBegins(_ToolHook):
     """A tool is about to be called. A hand-off is no op, unless it fails."""
 
-    def __enter__(self) -> Self:
-        if self.name != _TRANSFER:
-            self.open()
-        return self
-
     @guarded
-    def open(self) -> None:
+    def begin(self) -> None:
         """Begin the op; what was left open under the same id is over."""
-        _TOOLS.end(self.key, *LEFT)
-        self.begin()
+        if self.name != _TRANSFER:
+            _TOOLS.end(self.key, *LEFT)
+            self.open()
 
 
 class _ToolAnswered(_ToolHook):
@@ -322,7 +318,7 @@ class _ToolAnswered(_ToolHook):
             if self.run is not None:
                 (self.run.above or self.run).handed[text(target)] = text(self.told["tool_context"].agent_name)
         elif self.name == _TRANSFER:  # it was kept from it
-            self.begin()
+            self.open()
         op = _TOOLS.op(self.key)
         if op is not None and op.bare.response is None:  # else it was told by what runs the tool, as MCP
             op.response(self.told["result"] if value is None else value)
@@ -334,12 +330,8 @@ class _ToolAnswered(_ToolHook):
 class _ToolFailed(_ToolHook):
     """A tool has failed, or its call was cancelled."""
 
-    def __enter__(self) -> Self:
-        self.failed()
-        return self
-
     @guarded
-    def failed(self) -> None:
+    def begin(self) -> None:
         """End its op."""
         if self.name == _TRANSFER and _TOOLS.scope(self.key) is None:
             source, target = text(self.told["tool_context"].agent_name), self.told["tool_args"].get("agent_name")
@@ -368,7 +360,7 @@ def models(module: ModuleType, is_on: IsOn) -> list[Hook]:
 async def _noted(responses: Any, request: Any) -> AsyncGenerator[Any, None]:
     call = _AdkModelCall(request)
     try:
-        with ClientCall():  # what is sent again
+        with one_client_call():  # what is sent again
             async with aclosing(responses):
                 async for response in responses:
                     call.take(response)

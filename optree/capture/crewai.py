@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextvars import ContextVar
 from types import ModuleType
-from typing import Any, Final, Self, cast
+from typing import Any, Final, cast
 
 from optree.builder import Op
 from optree.capture.hooks import Hook, IsOn, await_within, run_within
@@ -155,19 +155,24 @@ class _CrewRun:
         self.begun: list[Hashable] = []
         self.before: _CrewRun | None = None
 
-    def __enter__(self) -> Self:
+    def begin(self) -> None:
+        """Be the one that runs here."""
         self.before = _run.get()
         _run.set(self)
-        return self
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+    def returned(self, value: Any) -> None:  # noqa: ARG002 - an event tells what it comes to
+        """Take that it is over."""
+        self._end(None)
+
+    def raised(self, error: BaseException) -> None:
+        """Take that it failed."""
+        self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
         if _run.get() is self:
             _run.set(self.before)
         for key in reversed(self.begun):
             _RUNS.end(key, error)
-
-    def returned(self, value: Any) -> None:
-        """Take what it comes to, which an event tells."""
 
 
 _run: ContextVar[_CrewRun | None] = ContextVar("optree_crewai_run", default=None)
@@ -367,24 +372,27 @@ class _CrewModelCall:
         self.where = context.here()
         self._before: _CrewModelCall | None = None
 
-    def __enter__(self) -> Self:
+    def begin(self) -> None:
+        """Be the one that is under way here."""
         self._before = before = _call.get()
         if before is not None and before.call is not None and before.where is self.where:  # a model that asks another one
             before.call.is_seen = True
         _call.set(self)
         self.call = FrameworkCall()
-        return self
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if _call.get() is self:
-            _call.set(self._before)
-        if error is not None:
-            self._end(None, error)
-
-    @guarded
     def returned(self, value: Any) -> None:
         """Take the answer."""
+        self._leave()
         self._end(value, None)
+
+    def raised(self, error: BaseException) -> None:
+        """Take that none came."""
+        self._leave()
+        self._end(None, error)
+
+    def _leave(self) -> None:
+        if _call.get() is self:
+            _call.set(self._before)
 
     def told(self, event: Any) -> None:
         """Take what the model's own events tell of it."""

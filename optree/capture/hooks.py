@@ -6,7 +6,7 @@ import functools
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
 from types import ModuleType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 from weakref import ref
 
 from optree.capture.exchange import Exchange, begin
@@ -23,12 +23,16 @@ _sending: dict[int, ref[_Sending]] = {}
 
 
 class Watch(Protocol):
-    """The context manager that a function runs within."""
+    """What is told of one call of a function: that it begins, and what comes of it."""
 
-    def __enter__(self) -> object: ...
-    def __exit__(self, kind: object, error: BaseException | None, trace: object, /) -> None: ...
+    def begin(self) -> None:
+        """Take that the function is about to be called."""
+
     def returned(self, value: Any, /) -> None:
         """Take what the function returns."""
+
+    def raised(self, error: BaseException, /) -> None:
+        """Take what it raises. An interrupt may also come in `begin` or in `returned`: then the program has no result."""
 
 
 _Given = Callable[[], Any] | None
@@ -67,11 +71,15 @@ def run_within(function: Callable[..., Any], watching: Watching) -> Callable[...
         watch = watching(*args, **kwargs)
         if watch is None:
             return function(*args, **kwargs)
-        with watch:
+        try:
+            watch.begin()
             given: _Given = getattr(watch, "given", None)
             value = function(*args, **kwargs) if given is None else given()
-        watch.returned(value)
-        return value
+            watch.returned(value)
+            return value  # noqa: TRY300 - an interrupt at this place is told as well
+        except BaseException as error:
+            watch.raised(error)
+            raise
 
     return run
 
@@ -84,11 +92,15 @@ def await_within(function: Callable[..., Any], watching: Watching) -> Callable[.
         watch = watching(*args, **kwargs)
         if watch is None:
             return await function(*args, **kwargs)
-        with watch:
+        try:
+            watch.begin()
             given: _Given = getattr(watch, "given", None)
             value = await function(*args, **kwargs) if given is None else given()
-        watch.returned(value)
-        return value
+            watch.returned(value)
+            return value  # noqa: TRY300 - an interrupt at this place is told as well
+        except BaseException as error:
+            watch.raised(error)
+            raise
 
     return run
 
@@ -125,12 +137,12 @@ class SentRequest:
         self.given = given
         """Called in place of sending it, if it is there."""
 
-    def __enter__(self) -> Self:
-        return self
+    def begin(self) -> None:
+        """Nothing more is to be known of it."""
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None:
-            self.exchange.raised(error)
+    def raised(self, error: BaseException) -> None:
+        """End it: no answer came."""
+        self.exchange.raised(error)
 
 
 class _Sending(SentRequest):
@@ -142,17 +154,19 @@ class _Sending(SentRequest):
         super().__init__(exchange, given)
         self._request, self._noted = request, noted
 
-    def __enter__(self) -> Self:
+    def begin(self) -> None:
+        """Know the request."""
         _sending[self._request] = ref(self)
-        return self
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+    def raised(self, error: BaseException) -> None:
+        """Forget it."""
         _sending.pop(self._request, None)
-        super().__exit__(kind, error, trace)
+        super().raised(error)
 
     @guarded
     def returned(self, response: Any) -> None:
         """Take the answer: its body, or each piece of it as the program reads it."""
+        _sending.pop(self._request, None)
         content = getattr(response, "_content", None)
         self.exchange.responded(response.status_code, response.headers.raw, content)
         if content is None:

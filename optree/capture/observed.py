@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from contextvars import ContextVar, Token
-from typing import Self
 from weakref import ref
 
 from optree.builder import Op
@@ -99,22 +99,41 @@ class ClientCall:
         self.call: ObservedCall | None = None
         self._token: Token[ref[ClientCall] | None] | None = None
 
-    def __enter__(self) -> Self:
+    def begin(self) -> None:
+        """Be the call that is under way here."""
         self._token = _client.set(ref(self))
-        return self
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._token is not None:
-            with suppress(ValueError):  # a coroutine that is closed elsewhere
-                _client.reset(self._token)
-        call = self.call
-        if call is not None and call.is_own and call.is_open:
-            _end(call, error)
+    def returned(self, value: object) -> None:  # noqa: ARG002 - what it is made of was seen on the wire
+        """Take that the client is done."""
+        self._leave(None)
+
+    def raised(self, error: BaseException) -> None:
+        """End the call, if no answer came; raise the refusal of a budget as it was."""
+        self._leave(error)
         if isinstance(error, CarriedRefusal):
             raise error.args[0] from None
 
-    def returned(self, value: object) -> None:
-        """Take what the client returns: what it is made of was seen on the wire."""
+    def _leave(self, error: BaseException | None) -> None:
+        token, self._token = self._token, None
+        if token is not None:
+            with suppress(ValueError):  # a coroutine that is closed elsewhere
+                _client.reset(token)
+        call = self.call
+        if call is not None and call.is_own and call.is_open:
+            _end(call, error)
+
+
+@contextmanager
+def one_client_call() -> Generator[None]:
+    """Make all that is sent in the block attempts of one op."""
+    client = ClientCall()
+    try:
+        client.begin()
+        yield
+        client.returned(None)
+    except BaseException as error:
+        client.raised(error)
+        raise
 
 
 @guarded

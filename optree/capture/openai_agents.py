@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from types import ModuleType
-from typing import Any, Final, Self
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from optree.capture.hooks import Hook, IsOn, await_within
@@ -137,15 +137,15 @@ class _RunnerCall:
         self._system = system if isinstance(system, str) else None
         self._before: _RunnerCall | None = None
 
-    def __enter__(self) -> Self:
+    def begin(self) -> None:
+        """Begin the session."""
         self._before = _run.get()
         _run.set(self)
         self.nesting.begin_agent(_RUN, self.agent, self.asked, system=self._system)
-        return self
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None:
-            self._end(getattr(self._streamed, "_stored_exception", None) or error)
+    def raised(self, error: BaseException) -> None:
+        """Take that the run failed."""
+        self._end(getattr(self._streamed, "_stored_exception", None) or error)
 
     @guarded
     def returned(self, value: Any) -> None:

@@ -13,7 +13,7 @@ import importlib
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from types import ModuleType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from optree.capture.hooks import Hook, IsOn, await_within
 from optree.capture.nesting import FrameworkCall, Nesting, arguments_of, given_here, respond
@@ -147,10 +147,15 @@ def streams(module: ModuleType, is_on: IsOn) -> list[Hook]:
             async with function(stream, messages) as found:
                 yield found
             return
-        with _ModelCall(stream.model, messages, stream.model_settings) as call:
+        call = _ModelCall(stream.model, messages, stream.model_settings)
+        try:
+            call.begin()
             async with function(stream, messages) as found:
                 yield found
-        call.returned(found.get())
+            call.returned(found.get())
+        except BaseException as error:
+            call.raised(error)
+            raise
 
     return [(kind, "_open_segment", open_segment)]
 
@@ -203,16 +208,9 @@ class _Step:
     def __init__(self, name: str, sent: Any, *, is_tool: bool = True) -> None:
         self._name, self._sent, self._is_tool = name, sent, is_tool
 
-    def __enter__(self) -> Self:
-        self._begin()
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None:
-            self._failed(error)
-
     @guarded
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Begin the op."""
         if self._is_tool:
             _NESTING.begin_tool(self, self._name, self._sent)
             return
@@ -222,7 +220,8 @@ class _Step:
             kind.called(scope.op, arguments_of(self._sent))
 
     @guarded
-    def _failed(self, error: BaseException) -> None:
+    def raised(self, error: BaseException) -> None:
+        """Take why there is no result."""
         name = type(error).__name__
         if name not in _DEFERRED:
             _NESTING.fail(self, error.__cause__ if name in _TOLD and error.__cause__ is not None else error)
@@ -245,20 +244,21 @@ class _Step:
 class _Check(_Step):
     """What is an op only if it fails."""
 
-    def __enter__(self) -> Self:
-        return self
+    def begin(self) -> None:
+        """It may pass."""
 
     @guarded
-    def _failed(self, error: BaseException) -> None:
+    def raised(self, error: BaseException) -> None:
+        """Begin the op, and end it as failed."""
         if isinstance(error, Exception):
-            self._begin()
-            super()._failed(error)
+            super().begin()
+            super().raised(error)
 
     @guarded
     def returned(self, value: Any) -> None:
         """Take what was found: a tool call may be refused without an exception."""
         if (flaw := getattr(value, "validation_error", None)) is not None:
-            self._failed(flaw)
+            self.raised(flaw)
 
 
 class _ModelCall:
@@ -268,18 +268,17 @@ class _ModelCall:
         self._model, self._messages, self._settings = model, messages, settings
         self._call: FrameworkCall | None = None
 
-    def __enter__(self) -> Self:
+    def begin(self) -> None:
+        """Be the one that is under way here."""
         self._call = FrameworkCall()
-        return self
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None:
-            self._end(None, error)
-
-    @guarded
     def returned(self, value: Any) -> None:
         """Take the answer."""
         self._end(value, None)
+
+    def raised(self, error: BaseException) -> None:
+        """Take that none came."""
+        self._end(None, error)
 
     @guarded
     def _end(self, answer: Any, error: BaseException | None) -> None:

@@ -9,7 +9,7 @@ import functools
 import re
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, Final, Self
+from typing import Any, Final
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
@@ -123,10 +123,10 @@ class _SentEvent(SentRequest):
         super().__init__(response.exchange, ACTIVE.refusal(response.exchange.op, "websockets"))
         self._socket, self._response = socket, response
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None:
-            self._socket.not_sent(self._response)
-        super().__exit__(kind, error, trace)
+    def raised(self, error: BaseException) -> None:
+        """Forget the response that it asks for."""
+        self._socket.not_sent(self._response)
+        super().raised(error)
 
     def returned(self, value: object) -> None:
         """Take that it was sent: what comes of it is received."""
@@ -144,11 +144,12 @@ class _Received:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    def __enter__(self) -> Self:
-        return self
+    def begin(self) -> None:
+        """Nothing is known of it yet."""
 
     @guarded
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+    def raised(self, error: BaseException) -> None:
+        """Take that the connection has ended, if that is why none comes."""
         is_closed = any(one.__name__ == "ConnectionClosed" for one in type(error).__mro__)
         if is_closed and (socket := _sockets.get(self._connection)) is not None:
             socket.ended(_closed(type(error).__name__, str(error)))
@@ -185,11 +186,12 @@ class _AiohttpReceived:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    def __enter__(self) -> Self:
+    def begin(self) -> None:
+        """Take that the program waits."""
         self._receives(is_on=True)
-        return self
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+    def raised(self, error: BaseException) -> None:  # noqa: ARG002 - what ends a connection comes as a message
+        """Take that it waits no more."""
         self._receives(is_on=False)
 
     @guarded
@@ -200,6 +202,7 @@ class _AiohttpReceived:
     @guarded
     def returned(self, message: Any) -> None:
         """Take it, or what it says of the connection's end."""
+        self._receives(is_on=False)
         kind = message.type.name
         if kind in ("TEXT", "BINARY"):
             _came(self._connection, message.data, _place_in_aiohttp)

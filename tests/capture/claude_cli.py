@@ -1,11 +1,13 @@
 """A child process in place of Claude Code, which the Claude Agent SDK starts: it says and does what a script has, a step a line.
 
-Steps: `say` a message, wait for what the `user` says, `call` the SDK back and wait for its answer, be `interrupt`ed, `wait` to be left,
-be `kill`ed, `exit` with a code. What it was sent is kept beside the script.
+Steps: `say` a message, wait for what the `user` says, `call` the SDK back and wait for its answer, be `interrupt`ed, `wait` until its
+input ends (after the prompt, where the SDK cannot be called back), `work` until nobody reads it, be `kill`ed, `exit` with a code. What it
+was sent is kept beside the script.
 """
 
 import json
 import os
+import select
 import signal
 import sys
 from pathlib import Path
@@ -41,6 +43,12 @@ class Child:
         self.say({"type": "control_request", "request_id": f"cli-{self.number}", "request": request})
         self.hear("control_response")
 
+    def work(self):
+        """Go on until nobody reads what is said."""
+        read = select.poll()
+        read.register(sys.stdout, 0)  # an error is told whatever is asked for
+        read.poll()
+
     def run(self, script):
         """Do the steps of a script."""
         does = {
@@ -49,6 +57,7 @@ class Child:
             "user": lambda _: self.hear("user"),
             "interrupt": lambda _: self.hear("interrupt"),
             "wait": lambda _: self.hear(""),
+            "work": lambda _: self.work(),
             "kill": lambda _: os.kill(os.getpid(), signal.SIGKILL),
             "exit": sys.exit,
         }

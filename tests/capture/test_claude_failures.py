@@ -107,7 +107,11 @@ def test_a_program_that_stops_reading(recording, child):
     """Where the program leaves before the end, all that is open is cancelled; it gets no exception."""
 
     async def program():
-        messages = query(prompt="Weather?", options=child.options())
+        async def allow(*_told):
+            return {}
+
+        options = child.options(hooks={"PreToolUse": [HookMatcher(hooks=[allow])]})  # the child may be answered until it is left
+        messages = query(prompt="Weather?", options=options)
         async for message in messages:
             if type(message).__name__ == "AssistantMessage":
                 break
@@ -260,7 +264,7 @@ async def main():
 asyncio.run(main())
 """
     (tmp_path / "agent.py").write_text(program)
-    child.does(ASKED, INIT, answer("m-1", calls("Read", path="/a")), {"wait": 1})
+    child.does(ASKED, INIT, answer("m-1", calls("Read", path="/a")), {"work": 1})
     line("run", "--auto", "--", sys.executable, "agent.py", child.path, code=137)
     [txn] = line.txns()
     tree = load(txn, Directory.of(line.base))

@@ -262,7 +262,7 @@ def test_claude_agent_sdk_killed_and_resumed(documented, child):
     pytest.importorskip("claude_agent_sdk")
     documented.program.append(str(child.path))
     asked = [claude.ASKED, claude.INIT, claude.answer("m-1", claude.calls("weather", city="Athens"))]
-    child.does(*asked, {"wait": 1})
+    child.does(*asked, {"work": 1})
     process = documented.start(CLAUDE)
     assert ["SystemMessage", "AssistantMessage"] == [process.stdout.readline().strip() for _ in range(2)]
     process.send_signal(signal.SIGKILL)

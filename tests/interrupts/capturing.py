@@ -6,7 +6,7 @@ import atexit
 import importlib
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -18,6 +18,7 @@ import optree
 from optree import capture
 from optree.capture.program import PROGRAM
 from optree.tree.walk import walk_ops
+from tests.interrupts.scenarios import finish
 
 URL = "https://api.openai.com/v1/chat/completions"
 ASKED = {"model": "gpt-5", "messages": [{"role": "user", "content": "Weather?"}]}
@@ -34,11 +35,15 @@ EVENTS = [
 STREAM = b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in EVENTS) + b"data: [DONE]\n\n"
 
 
-class _Stream(httpx.SyncByteStream):
+class _Stream(httpx.SyncByteStream, httpx.AsyncByteStream):
     """A body in pieces, none of which is there yet."""
 
     def __iter__(self) -> Iterator[bytes]:
         yield from (STREAM[:100], STREAM[100:])
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self:
+            yield piece
 
 
 def _answer(request: httpx.Request) -> httpx.Response:
@@ -76,6 +81,15 @@ def _streamed() -> None:
             pass
 
 
+def _awaited_stream() -> None:
+    async def read() -> None:
+        async with _awaited.stream("POST", URL.replace("/v1", "/stream/v1"), json=ASKED) as response:
+            async for _ in response.aiter_bytes():
+                pass
+
+    finish(read())
+
+
 def _gone() -> None:
     with suppress(httpx.ConnectError):
         _post("/gone")
@@ -96,9 +110,7 @@ def _sdk_call() -> None:
 
 
 def _awaited_call() -> None:
-    coroutine = _awaited.post(URL, json=ASKED)
-    with suppress(StopIteration):
-        coroutine.send(None)
+    finish(_awaited.post(URL, json=ASKED))
 
 
 CAPTURED: dict[str, Callable[[Any], object]] = {
@@ -107,6 +119,7 @@ CAPTURED: dict[str, Callable[[Any], object]] = {
     "captured call of an SDK": _own(_sdk_call),
     "captured call, awaited": _own(_awaited_call),
     "captured call, streamed": _own(_streamed),
+    "captured call, awaited and streamed": _own(_awaited_stream),
     "captured call, refused": _own(lambda: _post("/down")),
     "captured call, not answered": _own(_gone),
 }

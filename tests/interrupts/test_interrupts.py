@@ -46,6 +46,15 @@ def test_hooks_that_are_put_in_and_taken_out():
     assert 0 == code, said
 
 
+@pytest.mark.parametrize("call", ["streamed", "awaited and streamed"])
+def test_a_response_that_the_program_never_sees(call):
+    """The op of a call ends where a handler raises between the response's head and the program, though httpx has that in a cycle."""
+    code, said = told(
+        "--within", "run_within.<locals>.run", "await_within.<locals>.run", "--workers", "1", "--", f"captured call, {call}", pure=True
+    )
+    assert 0 == code, said
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("pure", [True, False])
 def test_calls_that_are_captured(pure):
