@@ -181,6 +181,7 @@ _LOADED_LATER: Final = frozenset(
         "optree_otel",
         "optree_formats",
         "aiohttp",
+        "botocore",
         "brotli",
         "brotlicffi",
         "datetime",

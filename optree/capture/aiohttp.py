@@ -7,13 +7,15 @@ one of a subclass without any of its own; what that has to know of it stands bes
 from __future__ import annotations
 
 import functools
+from asyncio import Transport
 from collections.abc import Callable
+from http import HTTPStatus
 from types import ModuleType
 from typing import Any, Final
 
 from optree.capture.exchange import Exchange, begin
 from optree.capture.hooks import Hook, SentRequest, await_within
-from optree.capture.replay import ACTIVE
+from optree.capture.replay import ACTIVE, StoredReply
 from optree.tracing.faults import guarded
 from optree.values import MAX_ITEMS, encode, is_object, plain
 
@@ -45,18 +47,80 @@ def client(module: ModuleType, is_on: Callable[[], bool]) -> list[Hook]:
     told = {"__slots__": (), "closed": getattr(client_reqrep, "_CONNECTION_CLOSED_EXCEPTION", None)}
     noted = type("StreamReader", (_NotedReader, streams.StreamReader), told)
     function = module.ClientSession._request  # noqa: SLF001 - all its methods come by there
-    return [(module.ClientSession, "_request", await_within(function, functools.partial(_sending, noted, is_on)))]
+    give = functools.partial(_given, module, function)
+    return [(module.ClientSession, "_request", await_within(function, functools.partial(_sending, noted, give, is_on)))]
 
 
 def _sending(
-    noted: type[Any], is_on: Callable[[], bool], session: Any = None, method: Any = None, url: Any = None, *_args: Any, **kwargs: Any
+    noted: type[Any],
+    give: Callable[..., Any],
+    is_on: Callable[[], bool],
+    session: Any = None,
+    method: Any = None,
+    url: Any = None,
+    *_args: Any,
+    **kwargs: Any,
 ) -> _ClientSending | None:
     exchange = _begun(session, method, url, kwargs.get("data"), kwargs.get("json")) if is_on() else None
     if exchange is None:
         return None
     unpacks = kwargs.get("auto_decompress")
     unpacks = getattr(session, "auto_decompress", True) if unpacks is None else bool(unpacks)
-    return _ClientSending(exchange, noted, unpacks=unpacks)
+    to = session._build_url(url)  # noqa: SLF001 - it may be relative
+    answer = ACTIVE.answer(exchange.op, to.path, to.query_string)
+    given = None if answer is None else functools.partial(give, session, answer, method, to, kwargs)
+    return _ClientSending(exchange, noted, given, unpacks=unpacks)
+
+
+async def _given(
+    module: ModuleType, function: Callable[..., Any], session: Any, answer: StoredReply, method: Any, url: Any, kwargs: dict[str, Any]
+) -> Any:
+    """Return a recorded answer as a session does that is connected to what gives it."""
+    told = {
+        "response_class": session._response_class,  # noqa: SLF001 - it has no other name
+        "json_serialize": session.json_serialize,
+        "raise_for_status": session.raise_for_status,
+        "trust_env": False,
+    }
+
+    class _Connector(module.BaseConnector):  # type: ignore[misc,name-defined]
+        async def _create_connection(self, *_args: Any) -> Any:
+            protocol = self._factory()
+            protocol.connection_made(_Nowhere(protocol))
+            head = "".join(f"{name}: {value}\r\n" for name, value in {**answer.headers, "content-length": len(answer.body)}.items())
+            protocol.data_received(f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}\r\n{head}\r\n".encode() + answer.body)
+            return protocol
+
+    async with module.ClientSession(connector=_Connector(), **told) as recorded:
+        return await function(recorded, method, url, **kwargs)
+
+
+class _Nowhere(Transport):
+    """A connection to nobody."""
+
+    def __init__(self, protocol: Any) -> None:
+        super().__init__()
+        self._protocol = protocol
+
+    def write(self, data: object) -> None:
+        """Send nothing."""
+
+    def is_closing(self) -> bool:
+        """Tell whether it was closed."""
+        return self._protocol is None
+
+    def close(self) -> None:
+        """Take that nobody uses it any more."""
+        if self._protocol is not None:
+            self._protocol.connection_lost(None)
+            self._protocol = None
+
+    abort = close
+
+    def pause_reading(self) -> None:
+        """It has been read."""
+
+    resume_reading = pause_reading
 
 
 @guarded
@@ -75,8 +139,8 @@ def _begun(session: Any, method: Any, url: Any, data: Any, json: Any) -> Exchang
 class _ClientSending(SentRequest):
     __slots__ = ("_noted", "_unpacks")
 
-    def __init__(self, exchange: Exchange, noted: type[Any], *, unpacks: bool) -> None:
-        super().__init__(exchange, ACTIVE.refusal(exchange.op, "aiohttp"))
+    def __init__(self, exchange: Exchange, noted: type[Any], given: Callable[[], Any] | None, *, unpacks: bool) -> None:
+        super().__init__(exchange, given)
         self._noted, self._unpacks = noted, unpacks
 
     @guarded

@@ -34,6 +34,16 @@ def body_of(answer: Any, path: str, query: str, request: Any) -> tuple[str, byte
     return _EVENTS, b"".join(map(_event, chunks)) + b"data: [DONE]\n\n"
 
 
+def bedrock_events(answer: Any) -> Iterator[dict[str, Any]]:
+    """Yield the events of an answer of a model of Bedrock's: those of its own interface, or of Converse."""
+    if _objects(answer.get("content")):
+        yield from _anthropic(answer)
+    elif _member(answer, "output"):
+        yield from _converse(answer)
+    else:  # a model whose answer is not known: an event of all of it
+        yield answer
+
+
 def _event(value: Any, *, name: bool = False) -> bytes:
     head = b"event: " + str(value["type"]).encode() + b"\n" if name else b""
     return head + b"data: " + encode(value) + b"\n\n"
@@ -142,6 +152,25 @@ def _anthropic(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield {"type": "content_block_stop", "index": place}
     yield {"type": "message_delta", "delta": ended, "usage": usage}
     yield {"type": "message_stop"}
+
+
+def _converse(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the events of an answer of Bedrock's Converse."""
+    message = _member(_member(answer, "output"), "message")
+    yield {"messageStart": {"role": message.get("role", "assistant")}}
+    for place, block in enumerate(_objects(message.get("content"))):
+        at = {"contentBlockIndex": place}
+        deltas = [block]
+        if call := _member(block, "toolUse"):
+            yield {"contentBlockStart": {"start": {"toolUse": {name: value for name, value in call.items() if name != "input"}}} | at}
+            deltas = [{"toolUse": {"input": encode(call.get("input", {})).decode()}}]
+        elif thought := _member(_member(block, "reasoningContent"), "reasoningText"):
+            deltas = [{"reasoningContent": {name: value}} for name, value in thought.items()]
+        for delta in deltas:
+            yield {"contentBlockDelta": {"delta": delta} | at}
+        yield {"contentBlockStop": at}
+    yield {"messageStop": {"stopReason": answer.get("stopReason")}}
+    yield {"metadata": {name: value for name, value in answer.items() if name not in ("output", "stopReason")}}
 
 
 def _cohere(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -7,20 +7,23 @@ reads it.
 from __future__ import annotations
 
 import functools
+import io
+import re
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from types import ModuleType
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from optree.capture.answering import bedrock_events
 from optree.capture.bodies import loads
 from optree.capture.exchange import Exchange, begin_asked, is_wanted
 from optree.capture.hooks import Hook, SentRequest, run_within
-from optree.capture.replay import ACTIVE
+from optree.capture.replay import ACTIVE, StoredReply
 from optree.capture.requests import Asked
 from optree.interrupts import pass_on
 from optree.tracing.faults import guarded
-from optree.values import encode, is_list, is_object
+from optree.values import decode, encode, is_list, is_object
 
 _CONVERSE: Final = frozenset({"Converse", "ConverseStream"})
 _INVOKE: Final = frozenset({"InvokeModel", "InvokeModelWithResponseStream"})
@@ -30,6 +33,10 @@ _JSON: Final = (b"content-type", b"application/json")
 _LINES: Final = (b"content-type", b"application/x-ndjson")
 _SERVED: Final = ("amazonaws.com", "amazonaws.com.cn", "api.aws")
 """Ends of the names of hosts that bill as Bedrock does."""
+_RAISED: Final = re.compile(
+    r"An error occurred \((\w+)\) when calling the \w+ operation(?: \(reached max retries: (\d+)\))?: (.*)", re.DOTALL
+)
+"""What an exception of botocore's says: a code, how often it was tried again in vain, and the service's message."""
 
 
 def client(module: ModuleType, is_on: Callable[[], bool]) -> list[Hook]:
@@ -41,7 +48,64 @@ def client(module: ModuleType, is_on: Callable[[], bool]) -> list[Hook]:
 def _calling(is_on: Callable[[], bool], made_by: Any = None, operation: Any = None, given: Any = None, *_args: Any) -> _Calling | None:
     known = operation in _CONVERSE or operation in _INVOKE
     exchange = _begun(made_by, operation, given) if known and is_on() and is_wanted() else None
-    return None if exchange is None else _Calling(exchange, operation)
+    if exchange is None:
+        return None
+    answer = ACTIVE.answer(exchange.op)
+    return _Calling(exchange, operation, None if answer is None else functools.partial(_given, made_by, operation, answer))
+
+
+def _given(made_by: Any, operation: str, answer: StoredReply) -> dict[str, Any]:
+    """Return a recorded answer as the client does, or raise what it raises."""
+    value: dict[str, Any] = decode(answer.body)
+    told: dict[str, Any] = {"RequestId": answer.headers.get("x-request-id", ""), "HTTPStatusCode": answer.status, "RetryAttempts": 0}
+    told["HTTPHeaders"] = answer.headers
+    if answer.status >= HTTPStatus.BAD_REQUEST:
+        said: str = value["error"]["message"]
+        known = _RAISED.search(said)
+        code, retried, said = known.groups() if known else ("ValidationException", None, said)
+        if retried is not None:
+            told |= {"RetryAttempts": int(retried), "MaxAttemptsReached": True}
+        raise made_by.exceptions.from_code(code)({"Error": {"Code": code, "Message": said}, "ResponseMetadata": told}, operation)
+    if operation == "Converse":
+        return {**value, "ResponseMetadata": told}
+    if operation == "InvokeModel":
+        from botocore.response import StreamingBody  # type: ignore[import-untyped]
+
+        return {"body": StreamingBody(_Recorded(answer.body), len(answer.body)), "contentType": _JSON[1].decode(), "ResponseMetadata": told}
+    events = bedrock_events(value)
+    if operation == "ConverseStream":
+        return {"stream": _RecordedEvents(events), "ResponseMetadata": told}
+    chunks = ({"chunk": {"bytes": encode(event)}} for event in events)
+    return {"body": _RecordedEvents(chunks), "contentType": _JSON[1].decode(), "ResponseMetadata": told}
+
+
+class _Recorded(io.BufferedIOBase):
+    """A recorded body, which is read by `read` as a connection is."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = io.BytesIO(body)
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Return the next bytes, by default all."""
+        return self._body.read(size)
+
+
+class _RecordedEvents:
+    """A recorded event stream."""
+
+    def __init__(self, events: Iterator[dict[str, Any]]) -> None:
+        self._events = events
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return self._events
+
+    def close(self) -> None:
+        """Give nothing more."""
+        self._events = iter(())
 
 
 @guarded
@@ -84,8 +148,8 @@ class _Calling(SentRequest):
 
     __slots__ = ("_operation",)
 
-    def __init__(self, exchange: Exchange, operation: str) -> None:
-        super().__init__(exchange, ACTIVE.refusal(exchange.op, "botocore"))
+    def __init__(self, exchange: Exchange, operation: str, given: Callable[[], Any] | None) -> None:
+        super().__init__(exchange, given)
         self._operation = operation
 
     @guarded

@@ -404,10 +404,9 @@ class Exchange:
         if self._status >= _REDIRECTED or (status == "failed" and not call.is_answered):
             why = f"{self._status} {_phrase(self._status)}" if self._status else ""
             said = ": ".join(filter(None, (why, self._error if self._status else said)))
-            if self._status:
+            if told := self._status or status_of(error):
                 call.is_refused = True
-                call.op.builder.set_op(call.op, **{STATUS_CODE: self._status})
-            told = self._status or status_of(error)
+                call.op.builder.set_op(call.op, **{STATUS_CODE: told})
             call.failed(said, (monotonic() - self._began) * 1e3, is_free=told >= _REDIRECTED or was_not_sent(error))
             call.failure = class_of_status(told, said) if told else class_of_error(error)
             client = client_call()

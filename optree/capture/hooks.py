@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
+from inspect import isawaitable
 from types import ModuleType
 from typing import Any, Protocol
 from weakref import ref
@@ -96,6 +97,8 @@ def await_within(function: Callable[..., Any], watching: Watching) -> Callable[.
             watch.begin()
             given: _Given = getattr(watch, "given", None)
             value = await function(*args, **kwargs) if given is None else given()
+            if given is not None and isawaitable(value):
+                value = await value
             watch.returned(value)
             return value  # noqa: TRY300 - an interrupt at this place is told as well
         except BaseException as error:

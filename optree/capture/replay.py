@@ -157,7 +157,7 @@ class Replay:
                 self._warn(op, "sent")
                 return None
             if library:
-                why: str | None = f"{NOT_THROUGH}{library}, only through httpx: the request was not sent"
+                why: str | None = f"{NOT_THROUGH}{library}, only through httpx, aiohttp and botocore: the request was not sent"
             else:
                 why = unusable(call.node) if call is not None else self._difference(request, self._left, "a model")
             if why is not None:
@@ -308,7 +308,7 @@ class _Active:
                     self._is_known = True
         return self._found
 
-    def answer(self, op: Op, path: str, query: str, *, library: str = "") -> StoredReply | None:
+    def answer(self, op: Op, path: str = "", query: str = "", *, library: str = "") -> StoredReply | None:
         """Return what an op's request gets in place of being sent; None if it is to be sent."""
         found = self._replay()
         try:

@@ -90,11 +90,12 @@ def status_of(error: BaseException | None) -> int:
     try:
         response: Any = getattr(error, "response", None)
         code = response.get("ResponseMetadata", {}).get("HTTPStatusCode") if is_object(response) else getattr(response, "status_code", None)
-        codes = [code, getattr(error, "status_code", None), getattr(error, "status", None), getattr(error, "code", None)]
+        for name in ("status_code", "status", "code"):  # no more than are needed: some warn that they are old
+            code = getattr(error, name, None) if type(code) is not int else code
     except Exception as flaw:  # noqa: BLE001 - anybody's code
         pass_on(flaw)
         return 0
-    return next((candidate for candidate in codes if type(candidate) is int), 0)
+    return code if type(code) is int else 0
 
 
 def was_not_sent(error: BaseException | None) -> bool:

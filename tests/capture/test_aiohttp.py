@@ -276,27 +276,32 @@ def test_a_stream_is_read_on_after_a_pause(provider, recording, hold):
     assert ("ok", Tokens(8, 5, 4, 0, 17, 3)) == (op.status, op.accounting[0].tokens)
 
 
+async def gemini(url, *, streamed):
+    """Ask Gemini by its asynchronous client."""
+    client = genai.Client(api_key="none", http_options={"base_url": url})
+    models = client.aio.models
+    if streamed:
+        answer = await models.generate_content_stream(model="gemini-3", contents="Weather?")
+        found = "".join([part.text async for part in answer])
+    else:
+        found = (await models.generate_content(model="gemini-3", contents="Weather?")).text
+    await client.aio.aclose()
+    return found
+
+
+def gemini_reply(*, streamed):
+    """Return what Gemini answers."""
+    return Reply(b"data: " + json.dumps(GEMINI).encode() + b"\r\n\r\n", kind=EVENTS) if streamed else Reply(GEMINI)
+
+
 @pytest.mark.captured("google-genai", "aio.models", "plain", "streamed", added="one line", checks=("calls", "tokens"))
 @pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning")  # what aiohttp says of it
 @pytest.mark.parametrize("streamed", [False, True])
 def test_geminis_asynchronous_client(provider, recording, streamed):
     """Gemini's client takes aiohttp for its asynchronous calls where that is installed: they are ops, streams too."""
-    data = json.dumps(GEMINI).encode()
-    provider.says(Reply(b"data: " + data + b"\r\n\r\n", kind=EVENTS) if streamed else Reply(GEMINI))
-
-    async def asking():
-        client = genai.Client(api_key="none", http_options={"base_url": provider.url})
-        models = client.aio.models
-        if streamed:
-            answer = await models.generate_content_stream(model="gemini-3", contents="Weather?")
-            found = "".join([part.text async for part in answer])
-        else:
-            found = (await models.generate_content(model="gemini-3", contents="Weather?")).text
-        await client.aio.aclose()
-        return found
-
+    provider.says(gemini_reply(streamed=streamed))
     with optree.session("agent"), optree.turn():
-        assert "It rains" == asyncio.run(asking())
+        assert "It rains" == asyncio.run(gemini(provider.url, streamed=streamed))
     op = only_op(recording)
     assert ("google-compatible:gemini-3", "ok") == (op.name, op.status)
     assert [Tokens(12, 5, 0, 0, 17, 3)] == [entry.tokens for entry in op.accounting]

@@ -23,10 +23,12 @@ from optree.testing import capture, replay, shape
 from optree.tree import walk_ops
 from optree.tree.redacted import redacted
 from optree.values import decode
-from tests.capture.calls import CALLS, CHAT, QUESTION
-from tests.capture.conftest import outcome, record
+from tests.capture.calls import CALLS, CHAT, CHAT_EVENTS, QUESTION
+from tests.capture.conftest import record
 from tests.capture.provider import Reply, events
-from tests.capture.test_bedrock import client as bedrock
+from tests.capture.test_aiohttp import READ, asked, gemini, gemini_reply, in_lines, value
+from tests.capture.test_bedrock import CALLS as BEDROCK
+from tests.capture.test_bedrock import converse, converse_stream
 from tests.capture.test_wire import CASES, COHERE_TOOLS, EVENTS, OLLAMA
 from tests.cli.conftest import CommandLine
 
@@ -44,6 +46,13 @@ def told(recording):
     said = [(op.name, op.status, op.error, op.response and decode(op.response.payload), op.accounting[0].tokens) for op in llms(recording)]
     free = {"cost_usd": 0.0, "upstream_inference_cost_usd": 0.0, "known_costs": 0, "unknown_costs": 0}
     return shape(recording.tree), replace(recording.tree.session.totals, **free), said
+
+
+def outcome_of(call):
+    """Return what a call raises, and its recording."""
+    with capture() as recorded, optree.session("agent"), optree.turn(), pytest.raises(Exception) as raised:  # noqa: PT011 - it is returned
+        call()
+    return raised.value, recorded
 
 
 @pytest.mark.parametrize(("call", "reply"), CALLS, ids=[call.__name__ for call, _ in CALLS])
@@ -352,34 +361,84 @@ def test_a_fork_at_no_op(provider, client):
         pass
 
 
-UNGIVEN = "recorded answers cannot be given through aiohttp, only through httpx: the request was not sent"
-
-
-def test_what_no_answer_can_be_given_through(provider):
-    """A request through aiohttp is refused, and not sent; it got no answer."""
+@pytest.mark.parametrize("read", READ, ids=[read.__name__ for read in READ])
+def test_a_call_through_aiohttp(provider, read):
+    """A program reads the recorded answer in each way, though nothing is sent; the tree is the same."""
     provider.says(CHAT)
-    sent = {"model": "gpt-5", "messages": QUESTION}
-
-    async def asking():
-        async with aiohttp.ClientSession() as session, session.post(f"{provider.url}/v1/chat/completions", json=sent) as response:
-            return await response.json()
-
-    _, recorded = record(lambda: asyncio.run(asking()))
-    with pytest.raises(AssertionError) as raised, replay(recorded.tree), capture() as again:
-        assert (ConnectionError, f"optree replay: {UNGIVEN}") == outcome(lambda: asyncio.run(asking()))
-    assert (f"1.1: {UNGIVEN}", 1) == (str(raised.value), len(provider.requests))
-    assert [(UNGIVEN, None)] == [(op.attributes["replay.difference"], op.attributes.get("replay.of")) for op in llms(again)]
+    expected, recorded = record(lambda: asked(read, provider.url))
+    with replay(recorded.tree):
+        found, again = record(lambda: asked(read, provider.url))
+    assert ([type(expected)], 1) == ([type(found)], len(provider.requests))
+    assert told(recorded) == told(again)
 
 
-def test_nothing_is_sent_through_botocore(provider):
-    """A request through botocore is refused, and not sent."""
-    client = bedrock(provider.url)
-    provider.says(Reply({"output": {"message": {"role": "assistant", "content": [{"text": "It rains"}]}}, "stopReason": "end_turn"}))
-    asked = {"modelId": "amazon.nova-lite-v1:0", "messages": [{"role": "user", "content": [{"text": "Weather?"}]}]}
-    _, recorded = record(lambda: client.converse(**asked))
-    with pytest.raises(AssertionError, match="cannot be given through botocore"), replay(recorded.tree):
-        assert ConnectionError is outcome(lambda: record(lambda: client.converse(**asked)))[0]
-    assert 1 == len(provider.requests)
+def test_a_stream_through_aiohttp(provider):
+    """A stream is given as one, whose events add up to the answer; a large one too."""
+    provider.says(CHAT_EVENTS)
+    sent = {"json": {"model": "gpt-5", "messages": QUESTION, "stream": True}}
+    _, recorded = record(lambda: asked(in_lines, provider.url, **sent))
+    with replay(recorded.tree):
+        found, again = record(lambda: asked(in_lines, provider.url, **sent))
+    assert b"data: [DONE]\n" in found
+    assert told(recorded) == told(again)
+
+
+def test_a_large_answer_through_aiohttp(provider):
+    """An answer that is larger than what a connection holds is given whole."""
+    said = "It rains. " * 50_000
+    provider.says(Reply({"object": "chat.completion", "model": "m", "choices": [{"message": {"role": "assistant", "content": said}}]}))
+    expected, recorded = record(lambda: asked(value, provider.url))
+    with replay(recorded.tree):
+        found, _ = record(lambda: asked(value, provider.url))
+    assert (said, expected) == (found["choices"][0]["message"]["content"], found)
+
+
+def test_a_refusal_through_aiohttp(provider):
+    """A call that was refused is refused again with its status, as the session wants that; so is one that was not recorded, with 400."""
+    provider.says(LIMIT)
+    options = {"session": {"raise_for_status": True}}
+    expected, recorded = outcome_of(lambda: asked(value, provider.url, **options))
+    with replay(recorded.tree):
+        found, _ = outcome_of(lambda: asked(value, provider.url, **options))
+    assert (429, 429) == (expected.status, found.status)
+    with pytest.raises(AssertionError, match='model is "gpt-6", not "gpt-5"'), replay(recorded.tree):
+        missed, _ = outcome_of(lambda: asked(value, provider.url, json={"model": "gpt-6", "messages": QUESTION}, **options))
+    assert (aiohttp.ClientResponseError, 400, 1) == (type(missed), missed.status, len(provider.requests))
+
+
+@pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning")  # what aiohttp says of Gemini's client
+@pytest.mark.parametrize("streamed", [False, True])
+def test_geminis_asynchronous_client(provider, streamed):
+    """Gemini's client, which sends through aiohttp, gets the recorded answer, whole or as a stream."""
+    provider.says(gemini_reply(streamed=streamed))
+    expected, recorded = record(lambda: asyncio.run(gemini(provider.url, streamed=streamed)))
+    with replay(recorded.tree):
+        found, again = record(lambda: asyncio.run(gemini(provider.url, streamed=streamed)))
+    assert ("It rains", "It rains", 1) == (expected, found, len(provider.requests))
+    assert told(recorded) == told(again)
+
+
+@pytest.mark.parametrize(("call", "reply"), BEDROCK, ids=[call.__name__ for call, _ in BEDROCK])
+def test_a_call_through_botocore(provider, call, reply):
+    """A program gets the recorded answer of Bedrock in each way, whole or as events that add up to it; nothing is sent."""
+    provider.says(reply)
+    expected, recorded = record(lambda: call(provider.url))
+    with replay(recorded.tree):
+        found, again = record(lambda: call(provider.url))
+    assert ([type(expected)], 1) == ([type(found)], len(provider.requests))
+    assert told(recorded) == told(again)
+
+
+def test_a_refusal_through_botocore(provider):
+    """A call that was refused raises the same again; one that was not recorded raises that it is none."""
+    provider.says(Reply({"message": "slow down"}, status=429, headers={"x-amzn-errortype": "ThrottlingException"}))
+    expected, recorded = outcome_of(lambda: converse(provider.url))
+    with replay(recorded.tree):
+        found, _ = outcome_of(lambda: converse(provider.url))
+    assert (type(expected), str(expected), 429) == (type(found), str(found), found.response["ResponseMetadata"]["HTTPStatusCode"])
+    with pytest.raises(AssertionError, match="not as recorded"), replay(recorded.tree):
+        missed, _ = outcome_of(lambda: converse_stream(provider.url))
+    assert ("ValidationException", 1) == (missed.response["Error"]["Code"], len(provider.requests))
 
 
 def test_a_recording_without_credentials(provider, client, tmp_path):
@@ -523,12 +582,12 @@ asyncio.run(main())
 
 
 def test_replay_of_a_program_on_aiohttp(tmp_path, provider):
-    """A call that no answer can be given to counts as none that got one, and no fork is proposed, which would fail there too."""
+    """Its calls get the recorded answers, and nothing is sent."""
     line = CommandLine(tmp_path)
     line.agent.write_text(AIOHTTP)
     provider.says(CHAT)
     line("run", "--auto", "--", sys.executable, "agent.py", provider.url)
     [txn] = line.txns()
-    run = line("replay", "last", "--", sys.executable, "agent.py", provider.url, code=1)
-    expected = f"optree: 0 of 2 calls of models were answered as in {txn}; not asked for: 2.1; 1 differ, the first at 1.1: {UNGIVEN}\n"
-    assert (True, False, 2) == (expected in run.stderr, "optree fork" in run.stderr, len(provider.requests)), run.stderr
+    run = line("replay", "last", "--", sys.executable, "agent.py", provider.url)
+    expected = f"optree: 2 of 2 calls of models were answered as in {txn}\n"
+    assert (True, 2) == (expected in run.stderr, len(provider.requests)), run.stderr

@@ -124,17 +124,18 @@ with optree.session("agent"), optree.turn(user="go"):
 
 
 def test_models_that_are_called_live(tmp_path):
-    """Models that are not asked through httpx are called, which is said; a fork, which would do the same, is not proposed."""
+    """Models that are asked in another way than over HTTP are called, which is said; a fork, which would do the same, is not proposed."""
     line = CommandLine(tmp_path)
     line.agent.write_text(LIVE)
     line("run", "--", sys.executable, "agent.py", "tides", "moon")
     [txn] = line.txns()
     run = line("replay", txn, "--", sys.executable, "agent.py", "tides", "moon")
-    told = "1 call of tools was not replayed, the first at 1.3; 2 calls of models were made live: they are not sent through httpx"
+    live = "2 calls of models were made live: they are not sent by httpx, aiohttp or botocore"
+    told = f"1 call of tools was not replayed, the first at 1.3; {live}"
     assert ("TIDES MOON\n", True) == (
         run.stdout,
         run.stderr.endswith(f"optree: 0 of 2 calls of models were answered as in {txn}; {told}\n"),
     )
     run = line("replay", txn, "--", sys.executable, "agent.py", "tides", "sun", code=1)
-    assert "; 2 calls of models were made live: they are not sent through httpx; not asked for: 1.2\n" in run.stderr
+    assert f"; {live}; not asked for: 1.2\n" in run.stderr
     assert "optree fork" not in run.stderr

@@ -48,7 +48,9 @@ def test_a_callback():
     assert ["[colour] sky", ""] == redact_pieces(["bl", "ue sky"])
 
     def broken(text):
-        raise RuntimeError(text)
+        if text == "anything":  # what a thread of another test's session says meanwhile is none of this one's
+            raise RuntimeError(text)
+        return text
 
     before = redaction.callback_errors()
     optree.configure(redact=Redaction(callback=broken))
