@@ -403,8 +403,10 @@ def _has_others() -> bool:
     ours = [thread for thread in threading.enumerate() if thread.daemon and thread.name.startswith(_PREFIX)]
     try:
         every = set(map(int, os.listdir("/proc/self/task")))  # noqa: PTH208 - pathlib is not imported for one call
-    except OSError:
+    except FileNotFoundError:
         return bool(sys._current_frames().keys() - {thread.ident for thread in ours} - {get_ident()})  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+    except OSError:  # no descriptor is left: others have them
+        return True
     if _is_over(os.getpid()):
         every.discard(os.getpid())
     return bool(every - {thread.native_id for thread in ours} - {threading.get_native_id()})
@@ -412,9 +414,11 @@ def _has_others() -> bool:
 
 def _is_over(native_id: int) -> bool:
     """Tell whether a thread has ended: the one that a process began with is listed as long as that lives. For Linux."""
-    with suppress(OSError), open(f"/proc/self/task/{native_id}/stat", "rb") as file:  # noqa: PTH123 - as above
-        return b") Z" in file.read()
-    return True
+    try:
+        with open(f"/proc/self/task/{native_id}/stat", "rb") as file:  # noqa: PTH123 - as above
+            return b") Z" in file.read()
+    except OSError as error:
+        return isinstance(error, FileNotFoundError | ProcessLookupError)
 
 
 def _end_with_threads() -> None:

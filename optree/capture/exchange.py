@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 
 from msgspec.structs import replace
 
+from optree import usage
 from optree.answers import Piece, model_of, provider_of, whole
 from optree.background import Job, Worker
 from optree.builder import Op
@@ -28,14 +29,14 @@ from optree.capture.replay import STATUS_CODE
 from optree.capture.requests import Asked, read
 from optree.errors import BudgetExceeded
 from optree.interrupts import new_rlock, pass_on, suppress
-from optree.nodes import USAGE_AT_START, Status
+from optree.nodes import USAGE_AT_START, Status, is_placeholder
 from optree.tracing import context
 from optree.tracing.budgets import CarriedRefusal
 from optree.tracing.context import Scope
 from optree.tracing.controls import before_flush
 from optree.tracing.failures import class_of_error, class_of_status, status_of, was_not_sent
 from optree.tracing.faults import fault, guarded
-from optree.tracing.results import ModelResult, name_model
+from optree.tracing.results import ModelResult, is_known, name_model
 from optree.tracing.runtime import RUNTIME
 from optree.tracing.scopes import OpScope
 from optree.usage import SERVER_TOOLS, server_tools
@@ -174,7 +175,11 @@ class _AnswerOverWire(ModelResult):
         if self._op.bare.ended_at is None:
             super()._answered(answer, provider, status)
             return
-        account_late(self._op, answer, failed=status != "ok")  # the program reads a stream behind its op's end
+        figures = usage.read(answer)  # the program reads a stream behind its op's end
+        if is_known(figures):
+            account_late(self._op, figures, failed=status != "ok")
+        elif status == "ok" and all(is_placeholder(entry.id) for entry in self._op.bare.accounting):
+            self._account(answer, provider, status)
         if self._op.spending is not None:
             self._op.spending.commit(self._op)
         if status == "ok" and (self._op.bare.response is None or self._op.bare.response.partial):
@@ -192,7 +197,11 @@ class JoinedAnswer(_AnswerOverWire):
     def _came(self, piece: Piece) -> None:
         """Show nothing before the end: the program may stream it."""
 
-    def _account(self, answer: dict[str, Any], provider: str | None, status: Status = "ok") -> None:  # noqa: ARG002 - as in its base
+    def _account(self, answer: dict[str, Any], provider: str | None, status: Status = "ok") -> None:
+        op = self._op
+        if op.bare.ended_at is not None or (op.builder.core.epoch and op.bare.started_at < RUNTIME.forked_at):  # another process ends it
+            super()._account(answer, provider, status)
+            return
         name_model(self._op, model_of(answer), provider)
         told: dict[str, Any] = {name: answer[name] for name in _FIGURES if name in answer}
         if tools := server_tools(answer):

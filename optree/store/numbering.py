@@ -43,6 +43,18 @@ def known_vector(directory: Directory, txn: str, *, owner: bool, later: bool) ->
         return {} if owner else {f"{some_number():04d}": 0}
 
 
+def was_writer(ordinal: int, directory: Directory, txn: str) -> bool:
+    """Tell whether a snapshot has records of another process under the number of a writer whose journal was made just now.
+
+    The owner saves what a process that has gone recorded, and removes its journal; a child that is slow to begin finds the number free.
+    """
+    try:
+        return f"{ordinal:04d}" in saved_vector(directory, txn)
+    except OSError as error:
+        pass_on(error)
+        return True
+
+
 def last_given(live: Path, vector: dict[str, int], system: OS, writer: int = 0, *, later: bool = False) -> int:
     """Return the number of a writer's last record that is in any file; the owner is writer 0.
 

@@ -21,7 +21,7 @@ from optree.store.directory import LATE, LATE_UNWRITTEN, OWNERS, NotedProblems, 
 from optree.store.journal import Journal
 from optree.store.journals import Journals
 from optree.store.ledger import Ledger
-from optree.store.numbering import given_by_others, known_vector, last_given, saved_vector
+from optree.store.numbering import given_by_others, known_vector, last_given, saved_vector, was_writer
 from optree.store.options import StoreOptions
 from optree.store.reader import is_blank
 from optree.store.recovery import Loaded, load_to_resume
@@ -202,6 +202,7 @@ class SessionStore(NotedProblems):
         self.unwritable_reason = self.journal.problem and self.unwritable_reason
         self.stream.after_fork((self.journal,))
         if flushed is not None:
+            self.stream.close()  # no flush knows of it before its first record
             self._expect_late()
         if self._core is not None and (core := self._core()) is not None:
             core.listeners.clear()
@@ -270,7 +271,7 @@ class SessionStore(NotedProblems):
                 if self._lock_fd < 0 or given_by_others(self.live, known, self._os) > max(self.journal.tried, self._begun):
                     self._release_lock()
                     raise BlockingIOError(EAGAIN, "another process goes on with this session")
-                if not self._closed and any(number > self.vector.get(writer, 0) for writer, number in known.items() if writer != "0000"):
+                if any(number > self.vector.get(writer, 0) for writer, number in known.items() if writer != "0000"):
                     self._leave_to_disk()
             else:
                 self._upkeep.start()
@@ -280,10 +281,12 @@ class SessionStore(NotedProblems):
 
     def _leave_to_disk(self) -> None:
         """Write journals alone from now on: another process has saved records of its own since, which the tree here has not."""
-        self._closed = self._is_left_to_disk = True
-        self.builder = None
-        self._upkeep.end()
-        self._expect_late().close_soon()
+        self.journal.beside = 1
+        if not self._closed:
+            self._closed = self._is_left_to_disk = True
+            self.builder = None
+            self._upkeep.end()
+            self._expect_late().close_soon()
 
     def _release_lock(self) -> None:
         with self._guard:  # two threads may come here
@@ -306,29 +309,27 @@ class SessionStore(NotedProblems):
             self.journal.make_late()
         else:
             self.journal.make(0 if self.owner else None, max(map(int, self.vector), default=0), lazy=self._later, fresh=self._fresh)
+            if not self.owner and was_writer(self.journal.ordinal, self.options.directory, self.txn):
+                self.journal.close()  # which removes it
+                self.journal.make_late()
         self._journals = Journals(self.journal, self._os, others=self.owner, fault=partial(self._problem, "files"), forced=self._beat)
 
     def _expect_late(self) -> Late:
         """Close the files again that records open which come later."""
-        late = Late(self._close_again, self.stream.alone, self._is_refused)
+        late = Late(self.txn, self._close_again, self.stream.alone, lambda: not self.journal.whole and LATE not in self.current_problems)
         self.stream.subscribe(late, ordered=False)
         return late
 
     def _close_again(self) -> bool:
         """Close again, after late records, as of an object that ends with the process; False if some are not written."""
-        self.journal.close()
+        self.journal.close(1)  # it is tried again, and the program may wait for it
         self._beat()  # which notes what the disk has refused
         self._release_lock()
         settle_later(self.txn, self.options)
-        if done := not self.unwritten or bool(self.unwritable_reason):
+        (LATE_UNWRITTEN.add if self.unwritten else LATE_UNWRITTEN.discard)(self)
+        if done := self.journal.whole or bool(self.unwritable_reason):
             self.current_problems.pop(LATE, None)
-        (LATE_UNWRITTEN.discard if done else LATE_UNWRITTEN.add)(self)
-        return done or self._problem(LATE, OSError(f"{self.unwritten} records are lost ({self.journal.problem})"))
-
-    def _is_refused(self) -> bool:
-        return not self.journal.whole and LATE not in self.current_problems
-
-    # What the threads do
+        return done or self._problem(LATE, OSError(f"records are in no file ({self.journal.problem})"))
 
     def _session_ended(self, path: str) -> None:
         if self.owner:  # else a signal's handler has forked this process while the session ended

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import monotonic, sleep, time
+from typing import Final
 
 from msgspec import Struct
 
 from optree import records as r
 from optree.background import Job
 from optree.ids import is_txn
-from optree.interrupts import pass_on, suppress
+from optree.interrupts import new_rlock, pass_on, suppress
 from optree.store import lock
 from optree.store.damage import Damage
 from optree.store.directory import OWNERS, SUFFIXES, Directory, exists, is_directory, journals, may_be_directory, size_of
@@ -56,11 +57,17 @@ class _Unsettled(Struct):
     txn: str
     options: StoreOptions
     due: float
+    """When it is tried next; 0.0 if a thread waits for it."""
     tries: int = 0
+    asked: int = 1
+    """How often that was asked for: after each file of late records that was closed."""
+    settled: int = 0
+    """What *asked* was when that was done last."""
 
 
 _left: dict[str, _Unsettled] = {}
 """By txn, those that ended here and were let go before they were saved and billed, or have got records since."""
+_guard: Final = new_rlock()
 _looked: dict[Path, float] = {}
 """Per directory, when this process looks there again."""
 _END, _RESUME = b'{"t":"session.end","path":""', b'{"t":"session.resume","path":""'
@@ -84,7 +91,12 @@ def settle_beside(options: StoreOptions) -> None:
 
 def settle_later(txn: str, options: StoreOptions) -> None:
     """Settle a session that this process has closed, as soon as that is possible: it is not saved and billed, or has late records."""
-    _left[txn] = _Unsettled(txn, options, monotonic() + AGAIN_SECONDS)
+    due = monotonic() + AGAIN_SECONDS
+    with _guard:
+        if (left := _left.get(txn)) is None:
+            _left[txn] = _Unsettled(txn, options, due)
+        else:  # no later than it is due: records may come again and again
+            left.asked, left.tries, left.due = left.asked + 1, 0, min(left.due, due)
     _SETTLING.ask(AGAIN_SECONDS)
 
 
@@ -93,14 +105,14 @@ def settle_left(seconds: float) -> bool:
     until = monotonic() + seconds
     if not late_closed(seconds):
         return False
-    asked = list(_left.values())
+    waiting = [(left, left.asked) for left in list(_left.values())]
     for _ in range(_TRIES):  # another process may look at a session just then
-        for left in asked:
+        for left, _asked in waiting:
             left.due = 0.0
-        while any(not left.due and _left.get(left.txn) is left for left in asked):
+        while any(not left.due and left.settled < asked and _left.get(left.txn) is left for left, asked in waiting):
             if not _SETTLING.wait(until - monotonic(), first=True):
                 return False
-        if not (asked := [left for left in asked if _left.get(left.txn) is left]):
+        if not (waiting := [(left, asked) for left, asked in waiting if left.settled < asked]):
             return True
         sleep(_PAUSE_SECONDS)
     return False
@@ -116,17 +128,21 @@ def _settle_left() -> float | None:
     most = BACKGROUND_BYTES if left.due else None  # a thread waits for it, which is none of the tries
     left.tries += left.due > 0.0
     left.due = monotonic() + AGAIN_SECONDS * 2.0 ** max(0, left.tries - 1)
+    late_closed(_PAUSE_SECONDS, left.txn)  # else it would never be settled while records come
+    asked, over = left.asked, False
     try:
         settled = settle(left.txn, left.options, seconds=0.0, most=most)
-        done = settled or not may_be_directory(left.options.directory.live(left.txn))
+        if settled or not may_be_directory(left.options.directory.live(left.txn)):
+            left.settled, over = asked, True
     except OSError as error:
         pass_on(error)
-        left.tries, done = 0, False
+        left.tries = 0
     except Exception as error:  # noqa: BLE001 - it is damaged: who settles it later says so
         pass_on(error)
-        done = True
-    if (done or left.tries >= _MOST_TRIES) and _left.get(left.txn) is left:  # else it was asked for again
-        del _left[left.txn]
+        over = True
+    with _guard:
+        if (over and left.asked == asked) or left.tries >= _MOST_TRIES:
+            _left.pop(left.txn, None)
     return 0.0
 
 
@@ -220,12 +236,17 @@ def join(tree: Tree, live: Path, paths: list[Path], vector: dict[str, int], syst
 
     Returns the paths of the ops that it changed, and what could not be read.
     """
-    fold, damage = _Noting(tree), Damage()
+    fold, damage, there = _Noting(tree), Damage(), list[Path]()
     noted = [note for note in lock.refused(live) if note.writer != "0000"]
-    fold_journals(paths, fold, vector, damage, system)
+    try:
+        for path in paths:
+            with suppress(FileNotFoundError):  # a process that has recorded nothing removes its file as it ends
+                fold_journals([path], fold, vector, damage, system)
+                there.append(path)
+    finally:
+        fold.finish()  # whatever was raised: the vector has moved over what was read so far
     damage.dropped += lock.never_written(noted, vector)
-    fold.finish()
-    close_begun(tree.session, paths, system)
+    close_begun(tree.session, there, system)
     return fold.touched, damage
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from errno import EMFILE, ENFILE
 from itertools import count
 from pathlib import Path
@@ -48,8 +48,8 @@ _LATE_SECONDS = 0.1
 _DOUBLED = 3
 """How often that time is doubled at most: to less than a second, by which what they have is on the disk too."""
 _MOST_OPEN = 32
-_to_close: set[Late] = set()
-"""Those that have such files open, at most so many sessions' at a time."""
+late_open: set[Late] = set()
+"""Those that have such files open, at most so many sessions' at a time, or records that are in no file yet."""
 _room_until = 0.0
 """Until then it is assumed that there are descriptors enough for a group."""
 _spare: list[int] = []
@@ -163,13 +163,14 @@ _NAMED = 10
 _SYNCING = _Syncing()
 
 
-def sync_left(paths: Iterable[Path], system: OS, *, soon: bool) -> None:
-    """Let files that are closed be forced to the disk: *soon*, or when all that was recorded shall be (`left_synced`)."""
-    for path in paths:
+def sync_left(paths: list[Path], system: OS, *, soon: bool) -> None:
+    """Take files that are closed, which are forced to the disk *soon*, or when all that was recorded shall be (`left_synced`)."""
+    while paths:
+        left = _Left(paths.pop(), system)
         if len(_left) >= _MOST_LEFT:
             _SYNCING.missed += 1
             continue
-        _left.add(left := _Left(path, system))
+        _left.add(left)
         if soon or len(_left) > _MOST_LEFT // 2:
             left.ask()
 
@@ -214,7 +215,7 @@ _AGAIN = Job(EACH_SECOND, _ask_again, str)
 def _after_fork() -> None:
     _asking.clear()
     _left.clear()
-    _to_close.clear()
+    late_open.clear()
     _SYNCING.after_fork()
 
 
@@ -259,24 +260,24 @@ class Late:
     """
 
     def __init__(
-        self, close: Callable[[], bool], step: Callable[[Callable[[bool], object]], object], is_refused: Callable[[], bool]
+        self, txn: str, close: Callable[[], bool], step: Callable[[Callable[[bool], object]], object], is_refused: Callable[[], bool]
     ) -> None:
         """*close* is called within a step of the stream, once more where it returns False; on the thread *step* makes one.
 
         *is_refused* tells whether the disk has refused something that *close* has not said yet: then it is called at once.
         """
-        self._close, self._step, self._is_refused, self._closed, self._is_well = close, step, is_refused, 0, True
+        self.txn, self._close, self._step, self._is_refused, self._closed, self._is_well = txn, close, step, is_refused, 0, True
         self._job = Job(EACH_SECOND, self._aside, str)
 
     def take(self, batch: list[Record]) -> None:  # noqa: ARG002 - the journal before it has tried to write them
         """Close again, now or later; where there can be no thread any more, the process's end does."""
-        may_wait = self._closed >= _AT_ONCE and len(_to_close) < _MOST_OPEN and not self._is_refused()
+        may_wait = self._closed >= _AT_ONCE and len(late_open) < _MOST_OPEN and not self._is_refused()
         if may_wait or not self._close_now():
             self.close_soon()
 
     def close_soon(self) -> None:
         """Close on the thread."""
-        _to_close.add(self)
+        late_open.add(self)
         self._job.ask(_LATE_SECONDS * 2.0 ** min(max(0, self._closed - _AT_ONCE), _DOUBLED))
 
     def _aside(self) -> float | None:
@@ -284,10 +285,10 @@ class Late:
 
     def _close_now(self, _held: object = None) -> bool:
         self._closed += 1
-        _to_close.discard(self)  # first: what is recorded from here on is to be closed again
+        late_open.discard(self)  # first: what is recorded from here on is to be closed again
         self._is_well = self._close()
         if not self._is_well:
-            _to_close.add(self)
+            late_open.add(self)
         return self._is_well
 
     def close_by(self, until: float) -> bool:
@@ -295,10 +296,10 @@ class Late:
         return self._job.wait(until - monotonic(), first=True) and self._is_well
 
 
-def late_closed(seconds: float) -> bool:
-    """Close what late records have opened so far; False if that takes longer or fails."""
+def late_closed(seconds: float, txn: str = "") -> bool:
+    """Close what late records have opened so far, in all sessions or one; False if that takes longer or fails."""
     until = monotonic() + seconds
-    return all([late.close_by(until) for late in _to_close.copy()])  # noqa: C419 - all of them
+    return all([late.close_by(until) for late in late_open.copy() if txn in ("", late.txn)])  # noqa: C419 - all of them
 
 
 class Upkeep:

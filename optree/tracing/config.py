@@ -251,6 +251,8 @@ _FLAW: Final = "redact: the callback of the process that wrapped a function cann
 _OWN: Final = f"{_FLAW}, and the one of this process is used: give a function that can be imported"
 _NONE: Final = f"{_FLAW}, and texts are replaced whole: give a function that can be imported, or call configure in this process too"
 _NOT_PICKLED: Final = b""
+_callbacks: dict[bytes, Callable[[str], str]] = {}
+"""By token, those that were set here, or before a fork: a forked process has them without pickling."""
 _carried: tuple[tuple[object, ...], CarriedOptions] | None = None
 """What was carried last, with what it was worked out of."""
 
@@ -265,17 +267,20 @@ class CarriedOptions(NamedTuple):
     """What stood in its environment itself."""
     callback: bytes | None
     """That of redaction, pickled; empty if it cannot be."""
+    token: bytes = b""
+    """What names it in the process that set it, and in those that this forked since."""
 
 
 def carry(config: Config, directory: Directory) -> CarriedOptions:
-    """Return the options of this process for another one; worked out once for each function that a pool gets as long as they stay."""
+    """Return the options of this process for another one; worked out once as long as they stay, but for a callback, which may change."""
     global _carried  # noqa: PLW0603 - the last of them
     environment = _variables()
     of = _process(), config, directory, environment
     if _carried is None or _carried[0] != of:
         values = environment | variables(config, directory) | {VARIABLE: config.redact.to_json()}  # the default too: never less
-        _carried = of, CarriedOptions(of[0], values, environment, _pickled(config.redact.callback))
-    return _carried[1]
+        _carried = of, CarriedOptions(of[0], values, environment, None)
+    callback = config.redact.callback
+    return _carried[1] if callback is None else _carried[1]._replace(callback=_pickled(callback), token=_token_of(callback))
 
 
 class ConfigInUse:
@@ -330,6 +335,8 @@ class ConfigInUse:
                 options["redact"] = _both(self._theirs["redact"], config.redact)
             options["redacted_save"] = self._theirs.get("redacted_save", False) or config.redacted_save
             config = replace(config, **options)
+        if config.redact.callback is not None:
+            _token_of(config.redact.callback)
         if config.redact != settings():
             use(config.redact)
         self._changed_to(config)
@@ -347,6 +354,8 @@ class ConfigInUse:
         """Return the callback of another process, or what stands in for it and a text that says so."""
         from pickle import loads  # which whoever wraps for another process has
 
+        if pickled == _NOT_PICKLED and (known := _callbacks.get(carried.token)) is not None:
+            return known, []
         try:
             callback = loads(pickled)  # noqa: S301 - it came as the function itself did
         except Exception as error:  # noqa: BLE001 - the program's own code
@@ -398,6 +407,13 @@ def _pickled(callback: Callable[[str], str] | None) -> bytes | None:
     except Exception as error:  # noqa: BLE001 - the program's own code
         pass_on(error)
         return _NOT_PICKLED
+
+
+def _token_of(callback: Callable[[str], str]) -> bytes:
+    token = next((token for token, known in list(_callbacks.items()) if known is callback), b"")
+    if not token:
+        _callbacks[token := os.urandom(8)] = callback
+    return token
 
 
 def _process() -> tuple[bytes, int]:

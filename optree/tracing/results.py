@@ -211,7 +211,7 @@ class ModelResult(OpResult):
         op, model = self._op, model_of(answer)
         asked = name_model(op, model, provider)
         figures = usage.read(answer)
-        known = figures.tokens is not None or figures.cost_usd is not None or bool(figures.fault)
+        known = is_known(figures)
         if status == "ok" or known:  # else the op's end records how its call ended, with unknown tokens
             answered = None if model == asked else model
             op.account(figures if known else None, actual_model=answered, status="failed" if status == "cancelled" else "ok")
@@ -243,6 +243,11 @@ class ModelResult(OpResult):
         except (ImportError, OSError) as error:
             pass_on(error)
             self._op.builder.core.stream.fault(error)
+
+
+def is_known(figures: usage.Usage) -> bool:
+    """Tell whether a usage says what a call took, or cannot be read, which is reported where it is recorded."""
+    return figures.tokens is not None or figures.cost_usd is not None or bool(figures.fault)
 
 
 def name_model(op: Op, model: object, provider: object) -> object:

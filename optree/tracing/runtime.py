@@ -30,7 +30,7 @@ from optree.store.directory import LATE_UNWRITTEN, is_directory, nothing_saved, 
 from optree.store.opening import note_begun, note_lost
 from optree.store.options import StoreOptions
 from optree.store.settle import settle_later
-from optree.store.upkeep import late_closed
+from optree.store.upkeep import late_closed, late_open
 from optree.syscalls import calls
 from optree.tracing.config import Config, ConfigInUse, directory_of, from_environment
 from optree.tracing.context import ABANDONED, Holder
@@ -193,9 +193,10 @@ class Runtime:
     def at_exit(self) -> None:
         """Deliver what is pending; within `EXIT_SECONDS` in all, whatever the disk does."""
         try:
-            if self._held() or self.sessions or self.consoles or self.mirroring.is_on:
+            if self._held() or self.sessions or self.consoles or self.mirroring.is_on or late_open:
                 until = monotonic() + (seconds := EXIT_SECONDS - HAND_OVER_SECONDS)
                 aside(lambda: self._guarded(self._deliver, until), seconds, "optree-exit")
+                self._write_lost(seconds)
         except KeyboardInterrupt:  # pressed again while the process ends: the journal has everything
             keep_interrupt()
             return
@@ -216,6 +217,12 @@ class Runtime:
             with suppress(Exception):  # no memory even for that
                 self.problems.report_happened(f"background thread: {type(error).__name__}: {text(error)}")
 
+    def _write_lost(self, seconds: float, before: int = sys.maxsize) -> None:
+        """Write what is in no file, again and again as long as the disk takes some of it within so many seconds."""
+        if 0 < (lost := self.counts()["lost"]) < before:
+            aside(lambda: self._guarded(lambda: [*(store.flush() for store in self._held()), late_closed(seconds)]), seconds, "optree-exit")
+            self._write_lost(seconds, lost)
+
     def _deliver(self, until: float) -> None:
         if not any(is_in(thread, _BEGINS) for thread in list(sys._current_frames())):  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
             self._guarded(self._end_unbegun)
@@ -224,9 +231,9 @@ class Runtime:
             stream.flush()
         for console in consoles:
             console.flush(max(0.0, until - monotonic()) / (len(consoles) + len(stores)))
+        late_closed(max(0.0, until - monotonic()))  # first: it is soon done, and what a snapshot lacks is in a journal
         for store in stores:
             store.close(max(0.0, until - monotonic()))
-        late_closed(max(0.0, until - monotonic()))
         self.mirroring.close(max(0.0, until - monotonic()))
 
     def after_fork(self) -> None:
