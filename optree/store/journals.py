@@ -140,6 +140,9 @@ class Journals:
             self._system.datasync_at(path)
             if state[3]:
                 self._system.mark_unsynced([path], unsynced=False)
+        except FileNotFoundError as error:  # what it had is saved meanwhile
+            pass_on(error)
+            return False
         except OSError as error:
             if error.errno not in (EMFILE, ENFILE, EAGAIN):
                 self._failed.add(path)

@@ -64,9 +64,14 @@ class _Unsettled(Struct):
     settled: int = 0
     """What *asked* was when that was done last."""
 
+    @property
+    def live(self) -> Path:
+        """Return its live directory."""
+        return self.options.directory.live(self.txn)
 
-_left: dict[str, _Unsettled] = {}
-"""By txn, those that ended here and were let go before they were saved and billed, or have got records since."""
+
+_left: dict[Path, _Unsettled] = {}
+"""By live directory, those that ended here and were let go before they were saved and billed, or have got records since."""
 _guard: Final = new_rlock()
 _looked: dict[Path, float] = {}
 """Per directory, when this process looks there again."""
@@ -91,10 +96,10 @@ def settle_beside(options: StoreOptions) -> None:
 
 def settle_later(txn: str, options: StoreOptions) -> None:
     """Settle a session that this process has closed, as soon as that is possible: it is not saved and billed, or has late records."""
-    due = monotonic() + AGAIN_SECONDS
+    live, due = options.directory.live(txn), monotonic() + AGAIN_SECONDS
     with _guard:
-        if (left := _left.get(txn)) is None:
-            _left[txn] = _Unsettled(txn, options, due)
+        if (left := _left.get(live)) is None:
+            _left[live] = _Unsettled(txn, options, due)
         else:  # no later than it is due: records may come again and again
             left.asked, left.tries, left.due = left.asked + 1, 0, min(left.due, due)
     _SETTLING.ask(AGAIN_SECONDS)
@@ -109,7 +114,7 @@ def settle_left(seconds: float) -> bool:
     for _ in range(_TRIES):  # another process may look at a session just then
         for left, _asked in waiting:
             left.due = 0.0
-        while any(not left.due and left.settled < asked and _left.get(left.txn) is left for left, asked in waiting):
+        while any(not left.due and left.settled < asked and _left.get(left.live) is left for left, asked in waiting):
             if not _SETTLING.wait(until - monotonic(), first=True):
                 return False
         if not (waiting := [(left, asked) for left, asked in waiting if left.settled < asked]):
@@ -132,7 +137,7 @@ def _settle_left() -> float | None:
     asked, over = left.asked, False
     try:
         settled = settle(left.txn, left.options, seconds=0.0, most=most)
-        if settled or not may_be_directory(left.options.directory.live(left.txn)):
+        if settled or not may_be_directory(left.live):
             left.settled, over = asked, True
     except OSError as error:
         pass_on(error)
@@ -142,7 +147,7 @@ def _settle_left() -> float | None:
         over = True
     with _guard:
         if (over and left.asked == asked) or left.tries >= _MOST_TRIES:
-            _left.pop(left.txn, None)
+            _left.pop(left.live, None)
     return 0.0
 
 
@@ -191,12 +196,16 @@ def settle(txn: str, options: StoreOptions, *, seconds: float = lock.TRY_SECONDS
     One that was never begun is removed. A process that is *leaving* does only what is quick. Raises what reading, writing and locking
     raise.
     """
-    try:
-        return _settled(txn, options, seconds, most=most, leaving=leaving)
-    except FileNotFoundError:
-        if is_directory(options.directory.live(txn)):
-            raise
-        return False  # another process has settled it meanwhile
+    for tries in reversed(range(_TRIES)):
+        try:
+            return _settled(txn, options, seconds, most=most, leaving=leaving)
+        except FileNotFoundError as error:
+            pass_on(error)
+            if not is_directory(options.directory.live(txn)):
+                break  # another process has settled it meanwhile
+            if not tries:  # else it may be that a process which had recorded nothing has removed its file
+                raise
+    return False
 
 
 def _settled(txn: str, options: StoreOptions, seconds: float, *, most: int | None, leaving: bool) -> bool:

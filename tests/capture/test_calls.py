@@ -18,7 +18,7 @@ from optree.testing import capture
 from optree.tree import walk_ops, walk_sessions
 from optree.values import decode
 from tests.capture.calls import CALLS, CHAT, CHAT_EVENTS, CHAT_TOOL, QUESTION, RESPONSE_EVENTS, chat, chat_stream
-from tests.capture.provider import Provider, Reply
+from tests.capture.provider import Provider, Reply, events
 
 REFUSED = Reply({"error": {"message": "slow down"}}, status=429, headers={"retry-after-ms": "1", "x-should-retry": "true"})
 
@@ -345,6 +345,21 @@ def test_a_stream_that_is_read_behind_the_end(recording, provider, client, block
     totals = session.totals
     assert (1, 0, 8, 5) == (totals.llm_requests, totals.llm_failed, totals.input_tokens, totals.output_tokens)
     assert b"It rains" in bytes(op.response.payload)
+
+
+@pytest.mark.parametrize("ends", ["close", "read"])
+def test_a_stream_without_usage_that_ends_behind_its_session(recording, provider, client, ends):
+    """Its call has unknown tokens, as one that ends within; that its usage was not asked for is said of one that was read."""
+    said = {"object": "chat.completion.chunk", "model": "gpt-5", "choices": [{"index": 0, "delta": {"content": "It rains"}}]}
+    provider.says(events(said, said, done=ends == "read"))
+    with optree.session("agent") as session, optree.turn():
+        stream = client.chat.completions.create(model="gpt-5", messages=QUESTION, stream=True)
+        next(stream)
+    stream.close() if ends == "close" else list(stream)
+    (op,) = ops_of(recording)
+    assert (1, 1, 0) == (session.totals.llm_requests, session.totals.unknown_costs, session.totals.input_tokens)
+    assert [ends == "read"] * len(op.logs) == ["stream_options" in log.message for log in op.logs]
+    assert (ends == "read") == bool(op.logs)
 
 
 def test_a_call_within_a_call(recording, provider):

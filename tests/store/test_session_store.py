@@ -15,9 +15,9 @@ import pytest
 
 import optree
 from optree import records as r
-from optree.nodes import SessionNode
-from optree.store import load, open_session, upkeep
-from optree.store.directory import journals
+from optree.nodes import AccountingEntry, SessionNode
+from optree.store import journal, load, lock, open_session, upkeep
+from optree.store.directory import LATE, journals
 from optree.store.formats import read_meta
 from optree.store.ledger import Ledger
 from optree.store.options import StoreOptions
@@ -366,6 +366,87 @@ def test_late_records_are_synced(begin, monkeypatch):
     assert upkeep.left_synced(60.0)
     assert {path.stat().st_ino: path.stat().st_size for path in journals(store.live)} == sizes
     builder.end_session()
+
+
+def test_late_records_do_not_wait_for_a_disk_that_refuses(begin, monkeypatch):
+    """The program goes on at once: what is refused is tried again on a thread."""
+    system, waited = Faulty("create", errno.ENOSPC), []
+    builder, store = begin(system=system)
+    builder.end_session()
+    assert store.flush("snapshot")
+    store.close(0.0)
+    monkeypatch.setattr(journal, "sleep", waited.append)
+    system.arm()
+    for _ in range(10):
+        builder.begin_op("tool", "late").end()
+    assert 0.0 == sum(waited)
+    system.mend()
+    assert upkeep.late_closed(60.0)
+
+
+def test_late_records_of_a_session_that_was_let_go(begin, directory):
+    """Where the disk had refused all of a session, what comes later is written, with how much is lost, and nothing is wrong any more."""
+    system = Faulty("write", errno.ENOSPC)
+    builder, store = begin(system=system)
+    turn = builder.begin_turn()
+    system.arm()
+    busy(builder, 3)
+    builder.end_session()
+    store.wait(60.0)
+    assert store.let_go()
+    lost = store.unwritten
+    system.mend()
+    builder.begin_op("tool", "late", turn=turn).end()
+    assert upkeep.late_closed(60.0)
+    loaded = load("txn-1", directory)
+    assert "late" == [op.name for _, _, op in walk_ops(loaded.session)][-1]
+    assert any(line.startswith(f"{lost} records were never written") for line in loaded.damage.lines())
+    assert (lost, False) == (store.unwritten, LATE in store.current_problems)
+
+
+def test_a_journal_that_is_gone_once_it_is_to_be_read(begin, directory, opened, monkeypatch):
+    """A process that had recorded nothing removes its file while the owner joins: what another had recorded is saved and billed."""
+    builder, store = begin()
+    builder.begin_turn()
+    joined = SessionStore("txn-1", StoreOptions(directory), owner=False)
+    opened.append(joined)
+    joined.stream.put(r.OpBegin("1.1000001", 1.0, "tool", "joined"))
+    joined.stream.put(r.Accounted("1.1000001", AccountingEntry("txn-1:1.1000001#1", 1.0, "tool", cost_usd=0.5)))
+    joined.stream.flush()
+    joined.close(0.0)
+    empty, hold = store.live / "j-0002-000001.jsonl", lock.hold
+    empty.touch()
+
+    def held(paths, system):
+        """Lock what is there; the file is removed just then."""
+        found = hold(paths, system)
+        empty.unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(lock, "hold", held)
+    builder.end_session()
+    assert (True, []) == (store.flush("snapshot"), [*store.problems])
+    assert ["joined"] == [op.name for _, _, op in walk_ops(load("txn-1", directory).session)]
+    assert [0.5] == [entry["costUsd"] for entry in Ledger(directory.billing).read()]
+
+
+def test_a_journal_that_is_gone_once_it_is_to_be_synced(begin, directory, opened, monkeypatch):
+    """The file of a process that has gone is saved and removed while the owner syncs it: nothing is wrong."""
+    system = OS()
+    builder, store = begin(system=system)
+    builder.begin_turn()
+    joined = SessionStore("txn-1", StoreOptions(directory), owner=False)
+    opened.append(joined)
+    joined.stream.put(r.OpBegin("1.1000001", 1.0, "tool", "joined"))
+    joined.stream.flush()
+    joined.close(0.0)
+
+    def gone(path):
+        """Be a file system without it."""
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+    monkeypatch.setattr(system, "datasync_at", gone)
+    assert (True, []) == (store.flush("sync"), [*store.problems])
 
 
 def test_while_another_process_writes_its_journal_stays(begin, directory, opened):

@@ -13,7 +13,7 @@ from optree import records as r
 from optree.background import Job
 from optree.errors import DamagedError, NotFoundError
 from optree.nodes import AccountingEntry
-from optree.store import SessionStore, journal, load, lock, upkeep
+from optree.store import Directory, SessionStore, journal, load, lock, upkeep
 from optree.store import settle as settle_module
 from optree.store import system as system_module
 from optree.store.directory import journals
@@ -196,6 +196,42 @@ def test_one_that_cannot_be_settled_holds_up_no_other(begin, killed, monkeypatch
         broken.mend()
         wait_for(lambda: not settle_module._left)
     assert ["txn-1:1.1#1", "txn-2:1.1#1"] == billed(image)
+
+
+@pytest.mark.parametrize("settled", [True, False])
+def test_what_is_asked_for_while_it_is_settled(settled, tmp_path, monkeypatch):
+    """A flush speaks of what came before it: later records make it neither true nor false, and are settled later."""
+    options, seen = StoreOptions(Directory.of(tmp_path)), []
+
+    def settle(txn, told, **_given):
+        """Be told of later records meanwhile."""
+        seen.append(txn)
+        settle_module.settle_later(txn, told)
+        return settled
+
+    monkeypatch.setattr(settle_module, "settle", settle)
+    monkeypatch.setattr(settle_module, "may_be_directory", lambda _path: True)
+    settle_module._left.clear()  # what other tests have left
+    settle_module.settle_later("txn-1", options)
+    try:
+        assert (settled, 1 if settled else 3) == (settle_module.settle_left(LONG), len(seen))
+        assert ["txn-1"] == [left.txn for left in settle_module._left.values()]
+    finally:
+        settle_module._left.clear()
+
+
+def test_later_records_do_not_put_it_off(tmp_path):
+    """A session that gets records again and again is settled when it was due at first."""
+    options = StoreOptions(Directory.of(tmp_path))
+    settle_module._left.clear()  # what other tests have left
+    try:
+        settle_module.settle_later("txn-1", options)
+        [left] = settle_module._left.values()
+        due = left.due
+        settle_module.settle_later("txn-1", options)
+        assert due == left.due
+    finally:
+        settle_module._left.clear()
 
 
 def test_the_background_settles_only_what_is_small(left, begin, monkeypatch):

@@ -300,6 +300,147 @@ def test_what_a_child_and_its_parent_record_after_a_sessions_end(times, before, 
     assert [1.0] * sum(calls.values()) == [entry["costUsd"] for entry in Ledger(directory.billing).read()]
 
 
+SLOW_CHILD = """
+import os
+begun, begin = os.pipe()
+slow = False
+def waits():
+    if slow:
+        os.read(begun, 1)
+os.register_at_fork(after_in_child=waits)  # before what optree does there
+import optree
+optree.configure(console=False)
+def child(name):
+    if not (pid := os.fork()):
+        with optree.llm("openai:" + name) as op:
+            op.account(cost_usd=1.0)
+        print(optree.flush("sync", 60), flush=True)
+        os._exit(0)
+    return pid
+with optree.session("lead"), optree.turn():
+    os.waitpid(child("quick"), 0)
+    slow = True
+    pid = child("slow")
+print(optree.flush("snapshot", 60), flush=True)
+os.write(begin, b"x")
+print(os.waitpid(pid, 0)[1])
+"""
+
+
+def test_a_child_that_begins_once_its_session_is_saved(finished, directory, saved):
+    """Its number was another child's, whose records are saved and whose journal is removed: its own records are none of those."""
+    code, out, err = finished(SLOW_CHILD, head="")
+    assert (0, ["True"] * 3 + ["0"]) == (code, out.splitlines()), err
+    settle_all(StoreOptions(directory))
+    assert {"openai:quick", "openai:slow"} == {op.name for _, _, op in optree.walk_ops(saved().session)}
+    assert [1.0, 1.0] == [entry["costUsd"] for entry in Ledger(directory.billing).read()]
+
+
+ENTRIES_AFTER_ITS_END = """
+import os, subprocess, sys
+import optree
+optree.configure(console=False)
+with optree.session("lead") as session:
+    with optree.turn(), optree.llm("openai:m") as op:
+        pass
+    def record(text):
+        {record}
+    go, tell = os.pipe()
+    early = os.fork() if {early} else 0
+    if {early} and not early:
+        os.read(go, 1)
+        record("child")
+        print(optree.flush("sync", 60), flush=True)
+        os._exit(0)
+print(optree.flush("snapshot", 60), flush=True)
+if not {early} and not (early := os.fork()):
+    record("child")
+    {ends}
+os.write(tell, b"x")
+os.waitpid(early, 0)
+subprocess.run([sys.executable, "-m", "optree", "status"], stdout=subprocess.DEVNULL, check=True)
+record("parent")
+print(optree.flush("snapshot", 60), optree.health()["lost"])
+"""
+ENTRY = ["op.log(text)", "op.think(text)", "session.message({'role': 'user', 'content': text})"]
+
+
+@pytest.mark.parametrize("record", ENTRY)
+@pytest.mark.parametrize(
+    ("early", "ends"),
+    [(True, ""), (False, "print(optree.flush('write'), flush=True); os._exit(0)"), (False, "print(True, flush=True); sys.exit(0)")],
+)
+def test_entries_of_both_sides_after_a_sessions_end(record, early, ends, finished, directory, saved):
+    """What a child records, flushed or at its exit, and its parent behind it is there, though another process has saved the child's."""
+    code, out, err = finished(ENTRIES_AFTER_ITS_END.format(record=record, early=early, ends=ends))
+    assert (0, ["True", "True", "True 0"]) == (code, out.splitlines()), err
+    settle_all(StoreOptions(directory))
+    session = saved().session
+    [op] = [op for _, _, op in optree.walk_ops(session)]
+    thought = op.reasoning.chunks if op.reasoning else ()
+    texts = [
+        *(line.message for line in op.logs),
+        *(chunk.text for chunk in thought),
+        *(bytes(message.body) for message in session.messages),
+    ]
+    assert [True, True] == ["child" in str(text) or "parent" in str(text) for text in texts]
+
+
+RETRIED_AT_THE_EXIT = """
+import os, sys
+from pathlib import Path
+import optree
+optree.configure(console=False)
+with optree.session("lead") as session, optree.turn():
+    late = optree.wrap(lambda: optree.llm("openai:late").__enter__().account(cost_usd=1.0))
+optree.flush("snapshot", 60)
+there = Path(os.environ["OPTREE_BASE_DIR"], "sessions")
+aside = there.with_suffix(".aside")
+if not (child := os.fork()):
+    there.rename(aside)
+    there.touch()
+    late()
+    print(optree.flush("sync", 60), optree.health()["lost"] > 0)
+    there.unlink()
+    aside.rename(there)
+    sys.exit(0)
+os.waitpid(child, 0)
+"""
+
+
+def test_what_was_refused_to_a_child_is_tried_again_at_its_exit(finished, directory, saved):
+    """A disk that has refused what a child recorded into a session that had ended, and is well again by the child's exit, has it."""
+    code, out, _ = finished(RETRIED_AT_THE_EXIT)
+    assert (0, "False True\n") == (code, out)
+    settle_all(StoreOptions(directory))
+    assert ["openai:late"] == [op.name for _, _, op in optree.walk_ops(saved().session)]
+
+
+OUT_OF_DESCRIPTORS = """
+import os
+import optree
+from optree import background
+optree.configure(console=False)
+with optree.session("lead"):
+    taken = []
+    try:
+        while True:
+            taken.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        pass
+    found = [background._is_over(os.getpid()), background._has_others()]
+    for fd in taken:
+        os.close(fd)
+    print(found, background._is_over(os.getpid()))
+"""
+
+
+def test_a_thread_is_not_taken_for_over_without_descriptors(finished):
+    """Where the system cannot be asked, as no descriptor is left, a thread goes on: its process is not ended."""
+    code, out, err = finished("import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n" + OUT_OF_DESCRIPTORS)
+    assert (0, "[False, True] False\n") == (code, out), err
+
+
 FORKED_BY_A_THREAD = """
 import os, sys, threading, warnings
 import optree
@@ -330,9 +471,16 @@ with optree.session("lead"):
 @pytest.mark.parametrize("starts", ["_thread.start_new_thread(works, ())", "threading.Thread(target=works, name='optree-mine').start()"])
 def test_a_child_that_a_thread_forked_ends_not_before_its_threads(starts, finished):
     """Those that are no `Thread`, or have names as optree's have, go on too: the child's exit status is what they make it."""
-    source = FORKED_BY_A_THREAD.format(ends="return", more=starts).replace(
-        "def goes_on", "def works():\n    os.read(end, 1)\n    os._exit(7)\ndef goes_on"
-    )
+    works = """
+        from optree import background
+        looked, look = threading.Semaphore(0), background._has_others
+        background._has_others = lambda: (looked.release(), look())[1]
+        def works():
+            for _ in range(5):  # so often it is looked whether this thread has ended
+                looked.acquire()
+            os._exit(7)
+    """
+    source = FORKED_BY_A_THREAD.format(ends="return", more=starts).replace("def goes_on", f"{textwrap.dedent(works)}\ndef goes_on")
     code, out, err = finished(source.replace("import os,", "import _thread, os,"))
     assert (0, [str(7 << 8)]) == (code, out.splitlines()), err
 

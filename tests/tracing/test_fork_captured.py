@@ -40,6 +40,25 @@ optree.instrument()
 """
 
 
+OWN_OP = """
+with client() as one, optree.session("lead"), optree.turn(), optree.llm("openai:m"):
+    for _ in range(2):
+        if not (child := os.fork()):
+            for question in ("first", "second"):
+                one.post(URL, json=asked(question))
+            os._exit(0 if optree.flush("sync", 30) else 3)
+        print(ended(child))
+    one.post(URL, json=asked("parent"))
+"""
+
+
+def test_what_children_ask_within_an_op_of_their_parents(finished, saved):
+    """Each call is accounted for by the process that made it, the first one too, which joins the op."""
+    code, out, err = finished(CALLS + OWN_OP)
+    assert (0, "0\n0\n") == (code, out), err
+    assert (5, 10) == ((totals := saved().session.totals).llm_requests, totals.input_tokens + totals.output_tokens)
+
+
 def test_a_child_waits_for_no_lock_of_its_parents_threads(finished):
     """A child that is forked while another thread holds each lock there is makes captured calls, and ends."""
     code, out, err = finished(

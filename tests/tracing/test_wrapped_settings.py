@@ -75,6 +75,37 @@ def ran(finished):
     return run
 
 
+class Learns:
+    """A callback that learns more words."""
+
+    def __init__(self):
+        self.words = set()
+
+    def __call__(self, text):
+        """Return a text as it is."""
+        return text
+
+
+def test_a_callback_that_has_changed(directory):
+    """It goes over as it is then, though it is the same one."""
+    learns = Learns()
+    optree.configure(redact={"callback": learns})
+    found = []
+    for word in ("one", "two"):
+        learns.words.add(word)
+        found.append(pickle.loads(carry(RUNTIME.config, directory).callback).words)
+    assert [{"one"}, {"one", "two"}] == found
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_callback_that_cannot_be_pickled_is_there_by_a_fork(ran):
+    """A forked worker uses its parent's callback, which it has; a spawned one cannot (see below)."""
+    given = "redact={'callback': lambda text: text.replace('4711', '[number]')}"
+    before = "from optree.redaction import redact; assert 'of [number]' == redact('of 4711'), redact('of 4711')"
+    found, err = ran(given, method="fork", before=before)
+    assert ([], False) == (found["problems"], "taken over" in err)
+
+
 def on_disk(directory):
     """Return all that lies in the directory, journals that nobody has removed among it."""
     return b"".join(path.read_bytes() for path in directory.sessions.rglob("*") if path.is_file())
