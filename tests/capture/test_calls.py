@@ -12,7 +12,7 @@ import openai
 import pytest
 
 import optree
-from optree.capture import instrument, uninstrument
+from optree.capture import hooks, instrument, uninstrument
 from optree.nodes import Tokens
 from optree.testing import capture
 from optree.tree import walk_ops, walk_sessions
@@ -360,6 +360,18 @@ def test_a_stream_without_usage_that_ends_behind_its_session(recording, provider
     assert (1, 1, 0) == (session.totals.llm_requests, session.totals.unknown_costs, session.totals.input_tokens)
     assert [ends == "read"] * len(op.logs) == ["stream_options" in log.message for log in op.logs]
     assert (ends == "read") == bool(op.logs)
+
+
+def test_requests_are_known_while_they_are_sent(recording, provider, client):  # noqa: ARG001 - it is recorded
+    """Nothing is kept of a request that was answered, refused or not sent."""
+    provider.says(CHAT, Reply({"error": {"message": "no"}}, status=400))
+    with optree.session("agent"), optree.turn():
+        client.chat.completions.create(model="gpt-5", messages=QUESTION)
+        with pytest.raises(openai.BadRequestError):
+            client.chat.completions.create(model="gpt-5", messages=QUESTION)
+        with pytest.raises(httpx.ConnectError), httpx.Client() as gone:
+            gone.post("http://127.0.0.1:1/v1/chat/completions", json={"model": "gpt-5", "messages": QUESTION})
+    assert {} == hooks._sending
 
 
 def test_a_call_within_a_call(recording, provider):

@@ -160,6 +160,65 @@ def test_sessions_whose_records_are_refused_give_their_descriptors_back(finished
     assert len([path for path in directory.sessions.iterdir() if path.suffix == ".live"]) <= KEPT + 2
 
 
+LATE = """
+from pathlib import Path
+optree.configure(console=False)
+with optree.session("lead"), optree.turn(), optree.llm("m") as op:
+    pass
+optree.flush("snapshot", 60)
+with optree.session("next"):  # forgets the one before
+    pass
+optree.flush("snapshot", 60)
+there = Path(os.environ["OPTREE_BASE_DIR"], "sessions")
+there.rename(there.with_suffix(".aside"))
+there.touch()
+for _ in range(8):
+    op.account(cost_usd=1.0)
+health = optree.health()
+print(len(health["problems"]), health["lost"], optree.flush("sync", 60))
+there.unlink()
+there.with_suffix(".aside").rename(there)
+while not optree.flush("snapshot", 60):
+    pass
+print(optree.health()["problems"], optree.health()["lost"])
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="an open directory cannot be renamed there")
+def test_late_records_that_are_refused(finished, directory, saved):
+    """They are one problem, said once, and count as lost until they are written, which a flush does."""
+    code, out, err = finished(LATE)
+    assert (0, ["1 8 False", "[] 0"], 1) == (code, out.splitlines(), err.count("what came after its end of session")), err
+    [lead] = [one.txn for one in directory.saved() if optree.load(one.txn, directory).session.agent_id == "lead"]
+    assert 8.0 == saved(lead).session.totals.cost_usd
+
+
+TAKEN_AT_LAST = """
+import resource
+optree.configure(console=False)
+ops = []
+for _ in range(MANY):
+    with optree.session("web"), optree.turn(), optree.llm("m") as op:
+        ops.append(op)
+optree.flush("snapshot", 60)
+hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+for op in ops:
+    op.account(cost_usd=1.0)
+print(optree.flush("sync", 60))
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no limit of a file's size there")
+def test_a_disk_that_takes_again_just_before_the_exit(finished, directory):
+    """What it had refused of sessions that had ended is written at the exit, for as long as that takes."""
+    code, out, err = finished(TAKEN_AT_LAST.replace("MANY", "200"))
+    assert (0, "False\n") == (code, out)
+    assert "are lost" not in err
+    assert {1.0} == {optree.load(one.txn, directory).session.totals.cost_usd for one in directory.saved()}
+
+
 KILLED = """
 import resource
 from time import monotonic, sleep
