@@ -177,7 +177,7 @@ def replay(
     A request that goes through one of the libraries which `optree.instrument` hooks gets what the same request got when the session was
     recorded, and is not sent; a tool that is called again gets its result, and does not run. A request that was not recorded gets an error
     (HTTP 400) that says where it differs, a tool raises `optree.OptreeError`. Models that are not asked by httpx, aiohttp or botocore are
-    asked live, and some tools run, as those of CrewAI. It holds for the whole process.
+    asked live, and some tools run, as those of the Claude Agent SDK. It holds for the whole process.
 
     With ``pytest --optree-update`` a file ``….json`` that is not there is written, and so is one whose calls differ: from the first
     difference on models are asked and tools run. It is written where the block raises nothing, without credentials.

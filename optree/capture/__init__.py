@@ -79,6 +79,8 @@ LIBRARIES: Final = {
             "crewai.flow.runtime": "crewai:flows",
             "crewai.agent.core": "crewai:agents",
             "crewai.llms.base_llm": "crewai:models",
+            "crewai.tools.base_tool": "crewai:tools",
+            "crewai.tools.structured_tool": "crewai:tools",
         },
     ),
     "langchain-core": Library(

@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 
 from optree.builder import Op
 from optree.capture.hooks import Hook, IsOn, await_within, run_within
-from optree.capture.nesting import FrameworkCall, Nesting, arguments_of, note_run, respond
+from optree.capture.nesting import FrameworkCall, Nesting, arguments_of, given_here, given_instead, note_run, respond
 from optree.capture.observed import ended_by
 from optree.capture.program import asked_last, program_name
 from optree.nodes import OpKind
@@ -24,12 +24,14 @@ from optree.redaction import redact
 from optree.tracing import context
 from optree.tracing.failures import class_of_error
 from optree.tracing.faults import guarded
+from optree.tracing.recorded import CURRENT_REPLAY, Recorded
 from optree.tracing.scopes import OpScope
 from optree.values import cut, dumped, is_list, is_object, own_members, shortened, text
 
 _DEFAULT_CREW: Final = "crew"
 _MOST_NAME: Final = 100
 _MOST_KEPT: Final = 10_000
+_RUN: Final = ("run", "arun", "invoke", "ainvoke")
 _OF_MESSAGE: Final = ("role", "content", "name", "tool_calls", "tool_call_id")
 """Members of a message that a provider is sent."""
 
@@ -61,6 +63,14 @@ def flows(module: ModuleType, is_on: IsOn) -> list[Hook]:
 def agents(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook an agent's ways to run."""
     return _runs(module.Agent, is_on, ("kickoff", "execute_task"), ("kickoff_async", "aexecute_task"))
+
+
+def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook what runs a tool, whose op an event has begun before: in a replay it gets what was recorded."""
+    given = functools.partial(_RUNS.given, is_on)
+    kinds = [kind for name in ("BaseTool", "Tool", "CrewStructuredTool") if (kind := vars(module).get(name)) is not None]
+    members = [(kind, own_members(kind)) for kind in kinds if kind.__module__ == module.__name__]
+    return [(kind, name, given_instead(own[name], given, "crewai")) for kind, own in members for name in _RUN if name in own]
 
 
 def models(module: ModuleType, is_on: IsOn) -> list[Hook]:
@@ -96,6 +106,8 @@ class _CrewRuns:
         """What it is, and the id of the object whose it is."""
         self._skipped: dict[Hashable, Hashable] = {}
         """Events that begin no node, with what they are part of."""
+        self._given: dict[str, Recorded] = {}
+        """By id of a tool's op, what it got in a replay."""
 
     def above(self, event: Hashable) -> Hashable:
         """Return the node that an event is part of; None if that is known by the context alone."""
@@ -127,14 +139,28 @@ class _CrewRuns:
             return key
         return next((key for key, began in reversed(list(self._began.items())) if began == (what, id(source))), None)
 
+    def given(self, is_on: IsOn) -> Recorded | None:
+        """Return what the tool that is open here gets in a replay: the same where CrewAI calls it again, as after a failure."""
+        here = context.here() if CURRENT_REPLAY.answer_tool is not None and is_on() else None
+        if here is None or here.op is None:
+            return None
+        if (found := self._given.get(here.op.id) or given_here()) is not None:
+            self._given[here.op.id] = found
+        return found
+
+    def _over(self, key: Hashable) -> None:
+        self._began.pop(key, None)
+        if self._given and (op := self.nesting.op(key)) is not None:
+            self._given.pop(op.id, None)
+
     def end(self, key: Hashable, error: BaseException | None = None) -> None:
         """End it."""
-        self._began.pop(key, None)
+        self._over(key)
         self.nesting.fail(key, error)
 
     def fail(self, key: Hashable, said: Any) -> None:
         """End what failed by what an event *said* of it, which is often but the text of an exception."""
-        self._began.pop(key, None)
+        self._over(key)
         error = said if isinstance(said, BaseException) else sys.exception()
         if error is said or (error is not None and text(error) in text(said)):
             self.nesting.fail(key, error)
@@ -245,7 +271,7 @@ def _guardrail_began(event: Any, above: Hashable) -> None:
 
 
 def _tool_began(event: Any, above: Hashable) -> None:
-    _RUNS.nesting.begin_tool(event.event_id, text(event.tool_name), event.tool_args, above, of="tools of CrewAI")
+    _RUNS.nesting.begin_tool(event.event_id, text(event.tool_name), event.tool_args, above)
 
 
 def _memory_asked(event: Any, above: Hashable) -> None:

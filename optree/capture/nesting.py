@@ -6,7 +6,9 @@ A framework may end a node in another context than it began it in, or never: so 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+import functools
+from collections.abc import Callable, Hashable, Mapping
+from inspect import iscoroutinefunction
 from typing import Any, Final
 from weakref import ref
 
@@ -238,6 +240,25 @@ def given_here(sent: Any = None) -> Recorded | None:
     if sent is not None:
         OpScope("tool", None, {}).called(here.op, arguments_of(sent))
     return answer_tool(here.op)
+
+
+def given_instead(function: Any, given: Callable[[], Recorded | None], of: str) -> Any:
+    """Return what stands in the place of a package's function that runs a tool: what *given* returns, if anything, is its result."""
+    if iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def arun(*args: Any, **kwargs: Any) -> Any:
+            found = given()
+            return await function(*args, **kwargs) if found is None else found.result(of)
+
+        return arun
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        found = given()
+        return function(*args, **kwargs) if found is None else found.result(of)
+
+    return run
 
 
 def note_run(op: Op, of: str) -> None:

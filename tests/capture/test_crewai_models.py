@@ -19,7 +19,6 @@ from pydantic import BaseModel
 
 import optree
 from optree.capture import instrument, uninstrument
-from optree.capture.replay import RAN_FOR, WHY
 from optree.nodes import REPLAY_OF
 from optree.testing import capture, replay
 from optree.tree import walk_ops, walk_sessions
@@ -260,19 +259,49 @@ def test_a_kill_keeps_the_tree(provider, killed):
     assert (1, 8) == (session.totals.llm_requests, session.totals.input_tokens)
 
 
-def test_tools_in_a_replay(provider, model, hooked):  # noqa: ARG001 - the hooks are there
-    """In a replay models get their answers, and tools run again, which is noted."""
+def not_to_be_run(function):
+    """Return the same tool, which may not run."""
+
+    def run(city: str) -> str:
+        raise AssertionError(city)
+
+    return function.model_copy(update={"func": run})
+
+
+class TextOnly(Scripted):
+    """A model that asks for tools by text."""
+
+    def supports_function_calling(self):
+        """Take none."""
+        return False
+
+
+def asks_by_text(*_):
+    """Return a model that asks for the tool so, and tells what that said."""
+    model = TextOnly(model="scripted")
+    model.says = [
+        'Thought: look\nAction: weather\nAction Input: {"city": "Athens"}',
+        lambda messages: f"Thought: I know\nFinal Answer: {messages[-1]['content'][-40:]}",
+    ]
+    return model
+
+
+@pytest.mark.parametrize("asks", [served_by, asks_by_text])
+@pytest.mark.parametrize("function", [weather, broken])
+def test_tools_in_a_replay(provider, asks, function, hooked):  # noqa: ARG001 - the hooks are there
+    """In a replay tools get their results, and failures, and do not run, whether a model calls them or asks for them by text."""
     provider.says(CHAT_TOOL, CHAT)
     with capture() as recorded:
-        expected = ask(crew_of(model, weather))
+        expected = ask(crew_of(asks(provider), function))
     sent = len(provider.requests)
     with replay(recorded.tree), capture() as again:
-        assert expected == ask(crew_of(model, weather))
+        assert expected == ask(crew_of(asks(provider), not_to_be_run(function)))
     assert sent == len(provider.requests)
-    [op], [before] = ops_of(again, "weather"), ops_of(recorded, "weather")
-    found = {name: one for name, one in op.attributes.items() if name.startswith("replay.")}
-    assert {RAN_FOR: f"test-1:{before.path}", WHY: "tools of CrewAI are not replayed"} == found
-    assert f"optree replay: run again, {found[WHY]}" in [line.message for line in op.logs]
+    before, behind = ops_of(recorded, "weather"), ops_of(again, "weather")
+    assert [f"test-1:{op.path}" for op in before] == [op.attributes.get(REPLAY_OF) for op in behind]
+    assert [(op.status, op.error, op.response and op.response.payload) for op in before] == [
+        (op.status, op.error, op.response and op.response.payload) for op in behind
+    ]
 
 
 def test_models_in_a_replay(hooked):  # noqa: ARG001 - as above
