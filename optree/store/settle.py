@@ -235,6 +235,18 @@ def _settled(txn: str, options: StoreOptions, seconds: float, *, most: int | Non
         leave(live, [*(held or []), owned], system)
 
 
+def was_left(live: Path, system: OS) -> bool:
+    """Tell whether a session's live directory has journals, and all of processes that have gone."""
+    held: list[int] | None = None
+    try:
+        paths = journals(live) if is_directory(live) else []
+        held = lock.hold(paths, system) if paths else None
+    except OSError as error:
+        pass_on(error)
+    lock.release(held or [], system)
+    return held is not None
+
+
 def has_ended(txn: str, directory: Directory) -> bool:
     """Tell whether a session's snapshot has its end: a process that has its lock then settles it, or has resumed it."""
     return any(read_meta(directory.snapshot(txn, name)).get("endedAt") for name in SUFFIXES)

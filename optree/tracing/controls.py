@@ -175,6 +175,7 @@ def flush(level: Literal["write", "sync", "snapshot", "export"] = "write", timeo
         if level == "sync":
             done += [late_closed(max(0.0, until - monotonic())), left_synced(max(0.0, until - monotonic()))]
         elif level == "snapshot":
+            RUNTIME.leaving.settle_ended(list(RUNTIME.stores.values()))
             done.append(settle_left(max(0.0, until - monotonic())))
         return all(done) and not RUNTIME.unsaved and not RUNTIME.counts()["lost"]
     except RecursionError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from functools import partial
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from optree.ids import trace_id
 from optree.interrupts import WeakMembers
 from optree.records import OpBegin, TurnBegin
 from optree.store import SessionStore
+from optree.store.settle import settle_later, was_left
 from optree.store.upkeep import SAVING
 from optree.tracing.handles import Session
 from optree.tree import apply
@@ -66,6 +67,12 @@ class Leaving:
         """Take up one that is closed."""
         self._ended.add(store)
         store.counted = store.unwritten
+
+    def settle_ended(self, stores: Iterable[SessionStore]) -> None:
+        """Have sessions settled that are closed, or finished among *stores*, and have records of processes that have gone since."""
+        for store in [*(store for store in stores if store.finished), *self._ended]:
+            if was_left(store.live, store.options.system):
+                settle_later(store.txn, store.options)
 
     def stores(self, *, closed: bool = True) -> list[SessionStore]:
         """Return them, or without those that are *closed*."""

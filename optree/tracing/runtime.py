@@ -60,7 +60,7 @@ class Runtime:
         self.config, ignored = from_environment()
         self.settings = ConfigInUse(self.config, self._use)
         self.stores: dict[str, SessionStore] = {}
-        self._leaving = Leaving()
+        self.leaving = Leaving()
         self.problems = Problems(self.stores, has_console=lambda: self.config.console)
         for problem in ignored:
             self.problems.report(problem)
@@ -226,7 +226,7 @@ class Runtime:
     def _deliver(self, until: float) -> None:
         if not any(is_in(thread, _BEGINS) for thread in list(sys._current_frames())):  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
             self._guarded(self._end_unbegun)
-        stores, consoles = [*self.stores.values(), *self._leaving.stores(closed=False)], list(self.consoles.values())
+        stores, consoles = [*self.stores.values(), *self.leaving.stores(closed=False)], list(self.consoles.values())
         for stream in [*(store.stream for store in stores), *(session.builder.core.stream for session in list(self.sessions.values()))]:
             stream.flush()
         for console in consoles:
@@ -243,7 +243,7 @@ class Runtime:
         mirrored = self.mirroring.after_fork()
         self.past.clear()  # losses before the fork are the parent's to report
         self.problems.after_fork()
-        self._guarded(self._leaving.after_fork, self.stores)
+        self._guarded(self.leaving.after_fork, self.stores)
         for txn in self.unsaved.keys() & self.sessions.keys():
             self.unsaved[txn] = Unsaved()
             self.sessions[txn].builder.core.stream.after_fork((self.unsaved[txn],))
@@ -267,7 +267,7 @@ class Runtime:
         has_ended = store.ended or store.late_stores is not None
         if has_ended or not is_begun or (holder is not None and holder() is None):
             del self.stores[txn]
-            self._leaving.fork(store, self.stores) if has_ended else store.forget()
+            self.leaving.fork(store, self.stores) if has_ended else store.forget()
             return
         store.after_fork()
         for console in self._console(txn):
@@ -321,7 +321,7 @@ class Runtime:
         """Keep what a store that is closed has counted, and what went wrong in it; close its console."""
         if console := self.consoles.get(store.txn):
             console.close()
-        self._leaving.remember(store)
+        self.leaving.remember(store)
         self.stores.pop(store.txn, None)
         self.consoles.pop(store.txn, None)
         self.past.update(counts_of([store], [console] if console else []))
@@ -374,11 +374,11 @@ class Runtime:
 
     def _leave(self, txns: list[str]) -> None:
         """Close sessions in which nothing is open."""
-        self.past.update(counts_of(self._leaving.take(), []))
+        self.past.update(counts_of(self.leaving.take(), []))
         for txn in txns:
             store, consoles = self.stores[txn], [self.consoles.pop(txn)] if txn in self.consoles else []
             store.journal.sync_later()  # while a flush still finds it
-            self._leaving.add(store)
+            self.leaving.add(store)
             del self.stores[txn]
             self.mirroring.forget(txn)
             self.past.update(counts_of([], consoles))
@@ -386,7 +386,7 @@ class Runtime:
             store.report = self.problems.report
             for console in consoles:
                 console.close()
-            self._leaving.close(store, self._close_left)
+            self.leaving.close(store, self._close_left)
 
     def _close_left(self, store: SessionStore) -> None:
         self._guarded(store.close)
@@ -394,7 +394,7 @@ class Runtime:
 
     def _held(self) -> list[SessionStore]:
         """Return all stores that are not closed, and those of them that were let go of whose counts are not in `past` yet."""
-        return [*list(self.stores.values()), *self._leaving.stores()]
+        return [*list(self.stores.values()), *self.leaving.stores()]
 
     def _opened(self, txn: str | None, agent: str, attributes: Mapping[str, Any]) -> Session:
         process = os.getpid()

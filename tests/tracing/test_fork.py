@@ -386,6 +386,35 @@ def test_entries_of_both_sides_after_a_sessions_end(record, early, ends, finishe
     assert [True, True] == ["child" in str(text) or "parent" in str(text) for text in texts]
 
 
+LEFT_BY_A_CHILD = """
+import os
+import optree
+optree.configure(console=False)
+with optree.session("lead"), optree.turn(), optree.llm("openai:m") as op:
+    pass
+optree.flush("snapshot", 60)
+if {closed}:
+    with optree.session("next"):
+        pass
+    optree.flush("snapshot", 60)
+if not (child := os.fork()):
+    op.account(cost_usd=1.0)
+    os._exit(0 if optree.flush("sync", 60) else 1)
+print(os.waitpid(child, 0)[1], optree.flush("snapshot", 60))
+there = os.path.join(os.environ["OPTREE_BASE_DIR"], "sessions")
+print([name for name in os.listdir(there) if name.endswith(".live")])
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_what_a_child_left_is_saved_by_a_flush(closed, finished, directory):
+    """What a child recorded into a session that had ended, before it left without an exit, is in the snapshot that its parent asks for."""
+    code, out, err = finished(LEFT_BY_A_CHILD.format(closed=closed))
+    assert (0, ["0 True", "[]"]) == (code, out.splitlines()), err
+    assert [1.0] == [entry["costUsd"] for entry in Ledger(directory.billing).read() if "costUsd" in entry]
+
+
 RETRIED_AT_THE_EXIT = """
 import os, sys
 from pathlib import Path
