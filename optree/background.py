@@ -403,10 +403,8 @@ def _has_others() -> bool:
     ours = [thread for thread in threading.enumerate() if thread.daemon and thread.name.startswith(_PREFIX)]
     try:
         every = set(map(int, os.listdir("/proc/self/task")))  # noqa: PTH208 - pathlib is not imported for one call
-    except FileNotFoundError:
+    except OSError:
         return bool(sys._current_frames().keys() - {thread.ident for thread in ours} - {get_ident()})  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
-    except OSError:  # no descriptor is left: others have them
-        return True
     if _is_over(os.getpid()):
         every.discard(os.getpid())
     return bool(every - {thread.native_id for thread in ours} - {threading.get_native_id()})
