@@ -400,9 +400,9 @@ if {closed}:
 if not (child := os.fork()):
     op.account(cost_usd=1.0)
     os._exit(0 if optree.flush("sync", 60) else 1)
-print(os.waitpid(child, 0)[1], optree.flush("snapshot", 60))
+print(os.waitpid(child, 0)[1], optree.flush("snapshot", 60), flush=True)
 there = os.path.join(os.environ["OPTREE_BASE_DIR"], "sessions")
-print([name for name in os.listdir(there) if name.endswith(".live")])
+print([name for name in os.listdir(there) if name.endswith(".live")], flush=True)
 os._exit(0)
 """
 
