@@ -191,18 +191,18 @@ class Runtime:
         return {name: number + self.past[name] for name, number in counts.items()}
 
     def at_exit(self) -> None:
-        """Deliver what is pending; within `EXIT_SECONDS` in all, whatever the disk does."""
+        """Deliver what is pending; within `EXIT_SECONDS` in all, unless the disk takes what it had refused: then for as long as it does."""
         try:
             if self._held() or self.sessions or self.consoles or self.mirroring.is_on or late_open:
-                until = monotonic() + (seconds := EXIT_SECONDS - HAND_OVER_SECONDS)
+                until, before = monotonic() + (seconds := EXIT_SECONDS - HAND_OVER_SECONDS), self.counts()["lost"]
                 aside(lambda: self._guarded(self._deliver, until), seconds, "optree-exit")
-                self._write_lost(seconds)
+                self._write_lost(seconds, before)
         except KeyboardInterrupt:  # pressed again while the process ends: the journal has everything
             keep_interrupt()
             return
         self.mirroring.hand_over(say)
         lost = lost_of(self.counts()["lost"], self._held(), self.directory(), self.problems.lost_for)
-        for problem in filter(None, [*self.problems.all(self.mirroring.health().get("problems", ())), lost]):
+        for problem in filter(None, [*self.problems.current(self.mirroring.health().get("problems", ())), lost]):
             self.problems.report(problem)
         for store in self._held():
             note_lost(store.txn, store.unwritten)
@@ -217,8 +217,8 @@ class Runtime:
             with suppress(Exception):  # no memory even for that
                 self.problems.report_happened(f"background thread: {type(error).__name__}: {text(error)}")
 
-    def _write_lost(self, seconds: float, before: int = sys.maxsize) -> None:
-        """Write what is in no file, again and again as long as the disk takes some of it within so many seconds."""
+    def _write_lost(self, seconds: float, before: int) -> None:
+        """Write what is in no file, again and again as long as the disk takes some of it within so many seconds, as it did of *before*."""
         if 0 < (lost := self.counts()["lost"]) < before:
             aside(lambda: self._guarded(lambda: [*(store.flush() for store in self._held()), late_closed(seconds)]), seconds, "optree-exit")
             self._write_lost(seconds, lost)
