@@ -404,6 +404,28 @@ def test_late_records_of_a_session_that_was_let_go(begin, directory):
     assert (lost, False) == (store.unwritten, LATE in store.current_problems)
 
 
+def test_a_process_that_joins_while_the_session_is_saved(begin, directory, opened, monkeypatch):
+    """It takes no number of a process whose records are saved by then: its own would count as these."""
+    builder, store = begin()
+    builder.begin_turn()
+
+    def join(name):
+        """Record an op as a process that joins, begins a journal, and leaves."""
+        joined = SessionStore("txn-1", StoreOptions(directory), owner=False)
+        opened.append(joined)
+        joined.stream.put(r.OpBegin(f"1.{joined.journal.base + 1}", 1.0, "tool", name))
+        joined.stream.flush()
+        joined.close(0.0)
+
+    join("quick")
+    builder.end_session()
+    assert store.flush("snapshot")
+    monkeypatch.setattr("optree.store.session_store.known_vector", lambda *_, **_options: {})  # as it was before
+    join("slow")
+    settle("txn-1", StoreOptions(directory))
+    assert {"quick", "slow"} == {op.name for _, _, op in walk_ops(load("txn-1", directory).session)}
+
+
 def test_a_journal_that_is_gone_once_it_is_to_be_read(begin, directory, opened, monkeypatch):
     """A process that had recorded nothing removes its file while the owner joins: what another had recorded is saved and billed."""
     builder, store = begin()
