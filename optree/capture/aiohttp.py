@@ -61,12 +61,12 @@ def _sending(
     *_args: Any,
     **kwargs: Any,
 ) -> _ClientSending | None:
-    exchange = _begun(session, method, url, kwargs.get("data"), kwargs.get("json")) if is_on() else None
-    if exchange is None:
+    begun = _begun(session, method, url, kwargs.get("data"), kwargs.get("json")) if is_on() else None
+    if begun is None:
         return None
+    exchange, to = begun
     unpacks = kwargs.get("auto_decompress")
     unpacks = getattr(session, "auto_decompress", True) if unpacks is None else bool(unpacks)
-    to = session._build_url(url)  # noqa: SLF001 - it may be relative
     answer = ACTIVE.answer(exchange.op, to.path, to.query_string)
     given = None if answer is None else functools.partial(give, session, answer, method, to, kwargs)
     return _ClientSending(exchange, noted, given, unpacks=unpacks)
@@ -124,7 +124,8 @@ class _Nowhere(Transport):
 
 
 @guarded
-def _begun(session: Any, method: Any, url: Any, data: Any, json: Any) -> Exchange | None:
+def _begun(session: Any, method: Any, url: Any, data: Any, json: Any) -> tuple[Exchange, Any] | None:
+    """Return an exchange, and the address that it goes to."""
     if not isinstance(method, str) or method.upper() != "POST":
         return None
     if is_object(json):
@@ -133,7 +134,8 @@ def _begun(session: Any, method: Any, url: Any, data: Any, json: Any) -> Exchang
     if body is None:
         return None
     to = session._build_url(url)  # noqa: SLF001 - it may be relative
-    return begin("POST", to.host or "", to.path, body)
+    exchange = begin("POST", to.host or "", to.path, body)
+    return None if exchange is None else (exchange, to)
 
 
 class _ClientSending(SentRequest):

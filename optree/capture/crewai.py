@@ -67,10 +67,10 @@ def agents(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
 def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook what runs a tool, whose op an event has begun before: in a replay it gets what was recorded."""
-    given = functools.partial(_RUNS.given, is_on)
     kinds = [kind for name in ("BaseTool", "Tool", "CrewStructuredTool") if (kind := vars(module).get(name)) is not None]
     members = [(kind, own_members(kind)) for kind in kinds if kind.__module__ == module.__name__]
-    return [(kind, name, given_instead(own[name], given, "crewai")) for kind, own in members for name in _RUN if name in own]
+    hooked = functools.partial(given_instead, result=lambda given: given.result("crewai"), given=functools.partial(_RUNS.given, is_on))
+    return [(kind, name, hooked(own[name], awaited=name[0] == "a")) for kind, own in members for name in _RUN if name in own]
 
 
 def models(module: ModuleType, is_on: IsOn) -> list[Hook]:

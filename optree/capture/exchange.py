@@ -38,7 +38,7 @@ from optree.tracing.failures import class_of_error, class_of_status, status_of, 
 from optree.tracing.faults import fault, guarded
 from optree.tracing.results import ModelResult, is_known, name_model
 from optree.tracing.runtime import RUNTIME
-from optree.tracing.scopes import OpScope
+from optree.tracing.scopes import OpScope, is_parents
 from optree.usage import SERVER_TOOLS, server_tools
 from optree.values import is_list, is_object, raw, text
 
@@ -198,8 +198,7 @@ class JoinedAnswer(_AnswerOverWire):
         """Show nothing before the end: the program may stream it."""
 
     def _account(self, answer: dict[str, Any], provider: str | None, status: Status = "ok") -> None:
-        op = self._op
-        if op.bare.ended_at is not None or (op.builder.core.epoch and op.bare.started_at < RUNTIME.forked_at):  # another process ends it
+        if self._op.bare.ended_at is not None or is_parents(self._op.builder.core, self._op.bare):  # then no end of it here takes this
             super()._account(answer, provider, status)
             return
         name_model(self._op, model_of(answer), provider)

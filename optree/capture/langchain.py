@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from optree.builder import Op
 from optree.capture.hooks import Hook, IsOn
-from optree.capture.nesting import OUTSIDE, PLACE, FrameworkCall, Nesting, given_here, respond
+from optree.capture.nesting import OUTSIDE, PLACE, FrameworkCall, Nesting, given_instead, respond
 from optree.capture.observed import ended_by
 from optree.capture.program import program_name
 from optree.tracing import context
@@ -83,19 +83,10 @@ def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:
 @guarded
 def _in_place_of(tool: Any) -> Any:
     """Return a copy of a tool that runs as the tool does, unless its call gets what was recorded."""
-    made, function, awaited = copy.copy(tool), tool._run, tool._arun  # noqa: SLF001 - what a tool is made of
-
-    @functools.wraps(function)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        given = given_here()
-        return function(*args, **kwargs) if given is None else _told(made, given)
-
-    @functools.wraps(awaited)
-    async def arun(*args: Any, **kwargs: Any) -> Any:
-        given = given_here()
-        return await awaited(*args, **kwargs) if given is None else _told(made, given)
-
-    made.__dict__["_run"], made.__dict__["_arun"] = run, arun
+    made = copy.copy(tool)
+    told = functools.partial(_told, made)
+    made.__dict__["_run"] = given_instead(tool._run, told)  # noqa: SLF001 - what a tool is made of
+    made.__dict__["_arun"] = given_instead(tool._arun, told, awaited=True)  # noqa: SLF001 - as above
     return made
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Mapping
-from inspect import iscoroutinefunction
 from typing import Any, Final
 from weakref import ref
 
@@ -242,23 +241,22 @@ def given_here(sent: Any = None) -> Recorded | None:
     return answer_tool(here.op)
 
 
-def given_instead(function: Any, given: Callable[[], Recorded | None], of: str) -> Any:
-    """Return what stands in the place of a package's function that runs a tool: what *given* returns, if anything, is its result."""
-    if iscoroutinefunction(function):
-
-        @functools.wraps(function)
-        async def arun(*args: Any, **kwargs: Any) -> Any:
-            found = given()
-            return await function(*args, **kwargs) if found is None else found.result(of)
-
-        return arun
+def given_instead(
+    function: Any, result: Callable[[Recorded], Any], given: Callable[[], Recorded | None] = given_here, *, awaited: bool = False
+) -> Any:
+    """Return what stands in the place of a function that runs a tool: it returns the *result* of what is *given*, if anything is."""
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
         found = given()
-        return function(*args, **kwargs) if found is None else found.result(of)
+        return function(*args, **kwargs) if found is None else result(found)
 
-    return run
+    @functools.wraps(function)
+    async def arun(*args: Any, **kwargs: Any) -> Any:
+        found = given()
+        return await function(*args, **kwargs) if found is None else result(found)
+
+    return arun if awaited else run
 
 
 def note_run(op: Op, of: str) -> None:

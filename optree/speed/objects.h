@@ -34,7 +34,7 @@ static PyObject *journal_type; /* NULL until `prepare_journal` */
     X(wants, kinds) X(wants, failures) X(op_end, status) X(encoded, data) X(payload, size) X(entry, command) X(entry, characters_in) X(entry, characters_out)
 
 #define JOURNAL_FIELDS(X) \
-    X(journal, fd) X(journal, beside) X(journal, last) X(journal, dirty) X(journal, _unsynced) X(journal, _syncs) X(journal, _seed) \
+    X(journal, fd) X(journal, at_the_end) X(journal, last) X(journal, dirty) X(journal, _unsynced) X(journal, _syncs) X(journal, _seed) \
     X(journal, _write) X(journal, _os)
 
 #define DECLARE(type, name) static Py_ssize_t at_##type##_##name;

@@ -130,14 +130,14 @@ is_next(PyObject *stream, PyObject *held)
         && PyTuple_CheckExact(GET(stream, stream, _takers)) && PyObject_Size(GET(stream, stream, _queue)) == 0;
 }
 
-/* Tell whether a taker is a journal that can be written to directly: its file is open, and no other process's records are between its own. */
+/* Tell whether a taker is a journal that can be written to directly: its file is open, and no other process writes to the same lists. */
 static int
 is_open_journal(PyObject *taker)
 {
     if ((PyObject *)Py_TYPE(taker) != journal_type || GET(taker, journal, _unsynced) != Py_None || GET(taker, journal, _syncs) != Py_False) {
         return 0;
     }
-    return PyLong_AsLong(GET(taker, journal, fd)) >= 0 && PyLong_AsLong(GET(taker, journal, beside)) == 0;
+    return PyLong_AsLong(GET(taker, journal, fd)) >= 0 && PyLong_AsLong(GET(taker, journal, at_the_end)) == 0;
 }
 
 /* Return a list of records. */

@@ -43,7 +43,7 @@ class Journal:
         *("live", "txn", "sync_level", "last", "dropped", "ordinal", "path", "fd", "problem", "dirty", "_syncs", "_ready", "_os", "_write"),
         *("_version", "_retry_at", "_unsaid", "_unsynced", "_claimed", "_seed", "_held", "_again", "_untried", "_named", "_guard"),
         *("_syncing", "_doomed", "_synced", "_given_up", "_suspect", "_rests", "resolved", "_gaps", "_counted", "refusal", "errno"),
-        *("_closing", "_noted", "_omitted", "beside"),
+        *("_closing", "_noted", "_omitted", "at_the_end"),
     )
 
     def __init__(
@@ -93,7 +93,7 @@ class Journal:
         self._given_up: list[Path] = []  # files that can no longer be written; some of the records in them may not be on the disk
         self._suspect: list[Path] = []  # files that could not be synced: what they have since `_synced` is written again
         self._claimed = self.fd = self._seed = -1
-        self.beside = 0  # not 0 if other processes' records stand between this one's: positions are 'at the end' then
+        self.at_the_end = 0  # not 0 if other processes write to the same lists: positions are 'at the end' then
         if make:
             self.make(ordinal, above, lazy=lazy)
 
@@ -106,7 +106,7 @@ class Journal:
             if not fresh:
                 self._os.make_directory(self.live)
             self.ordinal, self.path, self._claimed = claim(self.live, ordinal, above, self._os, fresh=fresh)
-            self.beside = self.ordinal
+            self.at_the_end = self.ordinal
         except (OSError, StoreError) as error:
             if not lazy or from_handler(error):
                 raise
@@ -144,7 +144,7 @@ class Journal:
 
     def make_late(self, ordinal: int | None = None) -> None:
         """Make no file before the first record; None is a writer of its own."""
-        self.ordinal = self.beside = some_number() if ordinal is None else ordinal
+        self.ordinal = self.at_the_end = some_number() if ordinal is None else ordinal
         self.path = self.live / journal_name(self.ordinal, 1)
 
     @property
@@ -166,7 +166,7 @@ class Journal:
             self._hold(batch)
             return
         try:
-            if len(batch) == 1 and not (written or self.beside):  # nearly always
+            if len(batch) == 1 and not (written or self.at_the_end):  # nearly always
                 batch[0].n = self.last + 1
                 data = r.line(batch[0], self._seed)
             else:
@@ -282,9 +282,9 @@ class Journal:
     def close(self, tries: int = _LAST_TRIES) -> None:
         """Write what is left, and close the file; its lock goes with it. One that was never begun is removed; later records begin anew."""
         for left in reversed(range(tries)):
-            if self.whole or self.retry() or self._retry_at == _NEVER:
+            if self.whole or self.retry() or self._retry_at == _NEVER or not left:
                 break
-            sleep(_PAUSE_SECONDS if left else 0.0)
+            sleep(_PAUSE_SECONDS)
         if self._claimed >= 0 and self.whole:
             with suppress(OSError):
                 self._os.unlink(self.path)
@@ -348,7 +348,7 @@ class Journal:
         """Return the lines of records, numbered from the next number on; an interrupt may have put one twice: each time it has another."""
         lines: list[bytes] = []
         for number, record in enumerate(batch, self.last + 1):
-            if self.beside and not record.n:  # else it was tried before
+            if self.at_the_end and not record.n:  # else it was tried before
                 put_at_the_end(record)
             record.n = number
             lines.append(r.line(record, self._seed))
@@ -385,7 +385,7 @@ class Journal:
         """Keep records until the disk takes them, or count them."""
         room = max(0, HELD_RECORDS - len(self._held))
         for record in (batch := [record for record in batch if not 0 < record.n <= self.last])[:room]:  # else it is held already
-            if self.beside and not record.n:  # else it was tried before
+            if self.at_the_end and not record.n:  # else it was tried before
                 put_at_the_end(record)
             self.last += 1
             record.n = self.last

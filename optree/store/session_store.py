@@ -281,7 +281,7 @@ class SessionStore(NotedProblems):
 
     def _leave_to_disk(self) -> None:
         """Write journals alone from now on: another process has saved records of its own since, which the tree here has not."""
-        self.journal.beside = 1
+        self.journal.at_the_end = 1
         if not self._closed:
             self._closed = self._is_left_to_disk = True
             self.builder = None

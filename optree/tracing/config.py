@@ -251,8 +251,9 @@ _FLAW: Final = "redact: the callback of the process that wrapped a function cann
 _OWN: Final = f"{_FLAW}, and the one of this process is used: give a function that can be imported"
 _NONE: Final = f"{_FLAW}, and texts are replaced whole: give a function that can be imported, or call configure in this process too"
 _NOT_PICKLED: Final = b""
+_MOST_CALLBACKS: Final = 64
 _callbacks: dict[bytes, Callable[[str], str]] = {}
-"""By token, those that were set here, or before a fork: a forked process has them without pickling."""
+"""By token, the last callbacks that were set here, or before a fork: a forked process has them without pickling."""
 _carried: tuple[tuple[object, ...], CarriedOptions] | None = None
 """What was carried last, with what it was worked out of."""
 
@@ -413,6 +414,8 @@ def _token_of(callback: Callable[[str], str]) -> bytes:
     token = next((token for token, known in list(_callbacks.items()) if known is callback), b"")
     if not token:
         _callbacks[token := os.urandom(8)] = callback
+        while len(_callbacks) > _MOST_CALLBACKS:
+            _callbacks.pop(next(iter(_callbacks)), None)
     return token
 
 

@@ -122,24 +122,18 @@ class Problems:
             else:
                 self._resolved.add(redact(problem))
 
-    def all(self, of_mirror: Iterable[str] = ()) -> list[str]:
-        """Return all that went wrong, with what the mirror says of itself."""
-        return self._texts(self.reported, problems_of, of_mirror)
-
     def current(self, of_mirror: Iterable[str] = ()) -> list[str]:
-        """Return what is wrong at this moment."""
+        """Return what is wrong at this moment, with what the mirror says of itself."""
         self._look_at_left()
         waited = disk_waited_for()
         hangs = [f"the disk has not answered for {waited:.0f} s: {_UNANSWERED}"] if waited >= ANSWER_SECONDS else []
         lost = [loss.describe(*key) for key, loss in list(self._lost.items())]
         reported = [problem for problem in self.reported if problem not in self._resolved]
         late = [store.current_problems[LATE] for store in LATE_UNWRITTEN if LATE in store.current_problems]
-        return self._texts([*reported, *lost, *late], current_problems_of, [*left_unsynced(), *hangs, *of_mirror])
-
-    def _texts(self, reported: list[str], of_store: Callable[[SessionStore], list[str]], of_mirror: Iterable[str]) -> list[str]:
-        of_stores = [problem for store in list(self._stores.values()) for problem in of_store(store)]
+        of_stores = [problem for store in list(self._stores.values()) for problem in current_problems_of(store)]
         failed = [f"redact's callback raised for {count} texts, which were replaced whole"] if (count := callback_errors()) else []
-        return [*failed, *map(redact, dict.fromkeys([*reported, *FAULTS.texts(), *of_stores, *of_mirror]))]
+        found = [*reported, *lost, *late, *FAULTS.texts(), *of_stores, *left_unsynced(), *hangs, *of_mirror]
+        return [*failed, *map(redact, dict.fromkeys(found))]
 
 
 class _Lost:

@@ -219,9 +219,9 @@ class Runtime:
 
     def _write_lost(self, seconds: float, before: int) -> None:
         """Write what is in no file, again and again as long as the disk takes some of it within so many seconds, as it did of *before*."""
-        if 0 < (lost := self.counts()["lost"]) < before:
+        while 0 < (lost := self.counts()["lost"]) < before:
+            before = lost
             aside(lambda: self._guarded(lambda: [*(store.flush() for store in self._held()), late_closed(seconds)]), seconds, "optree-exit")
-            self._write_lost(seconds, lost)
 
     def _deliver(self, until: float) -> None:
         if not any(is_in(thread, _BEGINS) for thread in list(sys._current_frames())):  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]

@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 from typing import Any, Final, Generic, NoReturn, TypeVar, overload
 
 from optree.builder import Op, SessionTreeBuilder, Turn
-from optree.builder.core import Encoded
+from optree.builder.core import Core, Encoded
 from optree.builder.guard import FAULTS, UNRECORDED
 from optree.builder.outcome import outcome
 from optree.errors import BudgetExceeded, SetupError
@@ -135,7 +135,7 @@ class _Instrument(ContextManager, Generic[H]):
 
     def inherited(self, handle: H) -> bool:
         """Tell whether a node is another process's."""
-        return handle.builder.core.epoch > 0 and self._node(handle).started_at < RUNTIME.forked_at
+        return is_parents(handle.builder.core, self._node(handle))
 
     def called(self, handle: H, arguments: Mapping[str, Any]) -> None:
         """Take the arguments of a decorated function's call."""
@@ -152,6 +152,11 @@ class _Instrument(ContextManager, Generic[H]):
 
     def _again(self, function: Callable[..., Any]) -> _Instrument[H]:
         raise NotImplementedError
+
+
+def is_parents(core: Core, node: SessionNode | TurnNode | OperationNode) -> bool:
+    """Tell whether a node was begun before this process was forked: it is the parent's to end."""
+    return core.epoch > 0 and node.started_at < RUNTIME.forked_at
 
 
 class SessionScope(_Instrument[Session]):

@@ -6,8 +6,19 @@ import sys
 
 import pytest
 
+ALL_DESCRIPTORS = """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+held = []
+try:
+    while True:
+        held.append(os.open(os.devnull, os.O_RDONLY))
+except OSError:
+    pass
+"""
+"""Takes all descriptors that there are, until each of *held* is closed."""
 PROGRAM = """
-import os, resource, sys, tempfile
+import os, sys, tempfile
 import optree
 optree.configure(base_dir=tempfile.mkdtemp(), console=False)
 ran = []
@@ -17,13 +28,7 @@ def tool(x):
     ran.append(x)
     return x * 2
 
-resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-held = []
-try:
-    while True:
-        held.append(os.open(os.devnull, os.O_RDONLY))
-except OSError:
-    pass
+ALL_DESCRIPTORS
 print(tool(4), ran)
 for one in held:
     os.close(one)
@@ -33,7 +38,7 @@ def deep(levels):
 
 ran.clear()
 print({deep(sys.getrecursionlimit() - room) for room in range(12, 60)}, len(ran))
-"""
+""".replace("ALL_DESCRIPTORS", ALL_DESCRIPTORS)
 
 
 def test_no_descriptors_and_no_stack():

@@ -323,13 +323,19 @@ def test_many_late_records_begin_few_files(begin, directory):
     builder.end_session()
 
 
-def test_late_records_that_the_disk_refuses(begin, directory):
-    """They are counted, and said at once, also behind many others; they are written as soon as the disk takes them."""
-    system, said = Faulty("create", errno.ENOSPC), []
+def closed(begin, system):
+    """Return a session that has ended, is saved, and is closed, and its store."""
     builder, store = begin(system=system)
     builder.end_session()
     assert store.flush("snapshot")
     store.close(0.0)
+    return builder, store
+
+
+def test_late_records_that_the_disk_refuses(begin, directory):
+    """They are counted, and said at once, also behind many others; they are written as soon as the disk takes them."""
+    system, said = Faulty("create", errno.ENOSPC), []
+    builder, store = closed(begin, system)
     store.report = said.append
     for number in range(10):
         if number == 5:
@@ -371,10 +377,7 @@ def test_late_records_are_synced(begin, monkeypatch):
 def test_late_records_do_not_wait_for_a_disk_that_refuses(begin, monkeypatch):
     """The program goes on at once: what is refused is tried again on a thread."""
     system, waited = Faulty("create", errno.ENOSPC), []
-    builder, store = begin(system=system)
-    builder.end_session()
-    assert store.flush("snapshot")
-    store.close(0.0)
+    builder, _ = closed(begin, system)
     monkeypatch.setattr(journal, "sleep", waited.append)
     system.arm()
     for _ in range(10):
@@ -404,19 +407,26 @@ def test_late_records_of_a_session_that_was_let_go(begin, directory):
     assert (lost, False) == (store.unwritten, LATE in store.current_problems)
 
 
-def test_a_process_that_joins_while_the_session_is_saved(begin, directory, opened, monkeypatch):
-    """It takes no number of a process whose records are saved by then: its own would count as these."""
-    builder, store = begin()
-    builder.begin_turn()
+@pytest.fixture
+def join(directory, opened):
+    """Return a function that records an op of a dollar as a process that joins does, and leaves."""
 
-    def join(name):
-        """Record an op as a process that joins, begins a journal, and leaves."""
+    def one(name):
         joined = SessionStore("txn-1", StoreOptions(directory), owner=False)
         opened.append(joined)
-        joined.stream.put(r.OpBegin(f"1.{joined.journal.base + 1}", 1.0, "tool", name))
+        path = f"1.{joined.journal.base + 1}"
+        joined.stream.put(r.OpBegin(path, 1.0, "tool", name))
+        joined.stream.put(r.Accounted(path, AccountingEntry(f"txn-1:{path}#1", 1.0, "tool", cost_usd=1.0)))
         joined.stream.flush()
         joined.close(0.0)
 
+    return one
+
+
+def test_a_process_that_joins_while_the_session_is_saved(begin, directory, join, monkeypatch):
+    """It takes no number of a process whose records are saved by then: its own would count as these."""
+    builder, store = begin()
+    builder.begin_turn()
     join("quick")
     builder.end_session()
     assert store.flush("snapshot")
@@ -426,16 +436,11 @@ def test_a_process_that_joins_while_the_session_is_saved(begin, directory, opene
     assert {"quick", "slow"} == {op.name for _, _, op in walk_ops(load("txn-1", directory).session)}
 
 
-def test_a_journal_that_is_gone_once_it_is_to_be_read(begin, directory, opened, monkeypatch):
+def test_a_journal_that_is_gone_once_it_is_to_be_read(begin, directory, join, monkeypatch):
     """A process that had recorded nothing removes its file while the owner joins: what another had recorded is saved and billed."""
     builder, store = begin()
     builder.begin_turn()
-    joined = SessionStore("txn-1", StoreOptions(directory), owner=False)
-    opened.append(joined)
-    joined.stream.put(r.OpBegin("1.1000001", 1.0, "tool", "joined"))
-    joined.stream.put(r.Accounted("1.1000001", AccountingEntry("txn-1:1.1000001#1", 1.0, "tool", cost_usd=0.5)))
-    joined.stream.flush()
-    joined.close(0.0)
+    join("joined")
     empty, hold = store.live / "j-0002-000001.jsonl", lock.hold
     empty.touch()
 
@@ -449,19 +454,15 @@ def test_a_journal_that_is_gone_once_it_is_to_be_read(begin, directory, opened, 
     builder.end_session()
     assert (True, []) == (store.flush("snapshot"), [*store.problems])
     assert ["joined"] == [op.name for _, _, op in walk_ops(load("txn-1", directory).session)]
-    assert [0.5] == [entry["costUsd"] for entry in Ledger(directory.billing).read()]
+    assert [1.0] == [entry["costUsd"] for entry in Ledger(directory.billing).read()]
 
 
-def test_a_journal_that_is_gone_once_it_is_to_be_synced(begin, directory, opened, monkeypatch):
+def test_a_journal_that_is_gone_once_it_is_to_be_synced(begin, join, monkeypatch):
     """The file of a process that has gone is saved and removed while the owner syncs it: nothing is wrong."""
     system = OS()
     builder, store = begin(system=system)
     builder.begin_turn()
-    joined = SessionStore("txn-1", StoreOptions(directory), owner=False)
-    opened.append(joined)
-    joined.stream.put(r.OpBegin("1.1000001", 1.0, "tool", "joined"))
-    joined.stream.flush()
-    joined.close(0.0)
+    join("joined")
 
     def gone(path):
         """Be a file system without it."""

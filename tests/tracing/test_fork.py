@@ -15,6 +15,7 @@ from optree.store.options import StoreOptions
 from optree.store.reader import read_journal
 from optree.store.session_store import SessionStore
 from optree.store.settle import settle_all
+from tests.interrupts.test_running_out import ALL_DESCRIPTORS
 from tests.tracing.conftest import LONG, ROOT
 
 
@@ -309,7 +310,6 @@ def waits():
         os.read(begun, 1)
 os.register_at_fork(after_in_child=waits)  # before what optree does there
 import optree
-optree.configure(console=False)
 def child(name):
     if not (pid := os.fork()):
         with optree.llm("openai:" + name) as op:
@@ -339,7 +339,6 @@ def test_a_child_that_begins_once_its_session_is_saved(finished, directory, save
 ENTRIES_AFTER_ITS_END = """
 import os, subprocess, sys
 import optree
-optree.configure(console=False)
 with optree.session("lead") as session:
     with optree.turn(), optree.llm("openai:m") as op:
         pass
@@ -389,7 +388,6 @@ def test_entries_of_both_sides_after_a_sessions_end(record, early, ends, finishe
 LEFT_BY_A_CHILD = """
 import os
 import optree
-optree.configure(console=False)
 with optree.session("lead"), optree.turn(), optree.llm("openai:m") as op:
     pass
 optree.flush("snapshot", 60)
@@ -419,7 +417,6 @@ RETRIED_AT_THE_EXIT = """
 import os, sys
 from pathlib import Path
 import optree
-optree.configure(console=False)
 with optree.session("lead") as session, optree.turn():
     late = optree.wrap(lambda: optree.llm("openai:late").__enter__().account(cost_usd=1.0))
 optree.flush("snapshot", 60)
@@ -445,23 +442,17 @@ def test_what_was_refused_to_a_child_is_tried_again_at_its_exit(finished, direct
     assert ["openai:late"] == [op.name for _, _, op in optree.walk_ops(saved().session)]
 
 
-OUT_OF_DESCRIPTORS = """
+OUT_OF_DESCRIPTORS = f"""
 import os, threading
 import optree
 from optree import background
-optree.configure(console=False)
 with optree.session("lead"):
-    taken = []
-    try:
-        while True:
-            taken.append(os.open(os.devnull, os.O_RDONLY))
-    except OSError:
-        pass
+{textwrap.indent(ALL_DESCRIPTORS, "    ")}
     found = [background._is_over(os.getpid())]
     thread = threading.Thread(target=lambda: found.append(background._has_others()))
     thread.start()
     thread.join()
-    for fd in taken:
+    for fd in held:
         os.close(fd)
     print(found, background._is_over(os.getpid()))
 """
@@ -469,7 +460,7 @@ with optree.session("lead"):
 
 def test_a_thread_is_not_taken_for_over_without_descriptors(finished):
     """Where the system cannot be asked, as no descriptor is left, a thread goes on: its process is not ended."""
-    code, out, err = finished("import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n" + OUT_OF_DESCRIPTORS)
+    code, out, err = finished(OUT_OF_DESCRIPTORS)
     assert (0, "[False, True] False\n") == (code, out), err
 
 

@@ -77,7 +77,7 @@ def test_so_many_problems_are_kept():
     problems = Problems({}, has_console=lambda: True)
     for number in range(1001):
         problems.report(f"problem {number}")
-    assert [f"problem {number}" for number in range(1000)] == problems.all()
+    assert [f"problem {number}" for number in range(1000)] == problems.reported
 
 
 PARENTS = """
@@ -101,7 +101,7 @@ def many_ended():
 
 def told():
     said = optree.health()
-    return [*said["problems"], *RUNTIME.problems.all(), *(name for name in ("lost", "late", "failures") if said[name])]
+    return [*said["problems"], *RUNTIME.problems.reported, *(name for name in ("lost", "late", "failures") if said[name])]
 
 base = Path(os.environ["OPTREE_BASE_DIR"])
 (base / "accounting.jsonl").mkdir(parents=True)

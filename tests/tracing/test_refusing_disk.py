@@ -162,7 +162,6 @@ def test_sessions_whose_records_are_refused_give_their_descriptors_back(finished
 
 LATE = """
 from pathlib import Path
-optree.configure(console=False)
 with optree.session("lead"), optree.turn(), optree.llm("m") as op:
     pass
 optree.flush("snapshot", 60)
@@ -195,7 +194,6 @@ def test_late_records_that_are_refused(finished, directory, saved):
 
 TAKEN_AT_LAST = """
 import resource
-optree.configure(console=False)
 ops = []
 for _ in range(MANY):
     with optree.session("web"), optree.turn(), optree.llm("m") as op:
