@@ -7,11 +7,13 @@ and LangChain's messages, as objects or dicts. An answer comes out as its provid
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from msgspec import DecodeError
 
+from optree import speed
 from optree.interrupts import pass_on, suppress
 from optree.values import MAX_ITEMS, MAX_TEXT, decode, is_list, is_object, plain, truncated
 
@@ -25,8 +27,6 @@ _EVENTS: Final = frozenset(  # Anthropic's
 _TEXT_DELTAS: Final = ("text.delta", "refusal.delta", "audio_transcript.delta")  # what events of OpenAI's responses end with
 _REPEATED: Final = frozenset({"text", "thinking", "input_json", "signature", "citation"})
 """Events by which Anthropic's client repeats the content of others."""
-
-
 _AGAIN: Final = ("content.delta", "content.done", "refusal.", "tool_calls.function.arguments.", "logprobs.")
 """Events by which OpenAI's client repeats the chunks of a chat."""
 _SENT: Final = ("input_tokens", "prompt_tokens", "prompt_token_count", "promptTokenCount")
@@ -371,10 +371,8 @@ def _is_whole(answer: dict[str, Any]) -> bool:
         return all(is_object(item) and ("content" in item or "finish_reason" in item or "finishReason" in item) for item in candidates)
     if answer.get("object") == "response" or (answer.get("type") == "message" and answer.get("role") == "assistant"):
         return is_list(answer.get("output", answer.get("content")))
-    if (
-        is_object(message) and message.get("role") == "assistant" and not answer.keys().isdisjoint(("finish_reason", "stopReason"))
-    ):  # Cohere's, Bedrock's
-        return "content" in message or "tool_calls" in message
+    if is_object(message) and message.get("role") == "assistant" and ("finish_reason" in answer or "stopReason" in answer):
+        return "content" in message or "tool_calls" in message  # Cohere's, Bedrock's
     if answer.get("done") is True:
         return is_object(message) or "response" in answer
     return answer.get("type") in _LANGCHAIN and "content" in answer and ("response_metadata" in answer or "usage_metadata" in answer)
@@ -382,9 +380,8 @@ def _is_whole(answer: dict[str, Any]) -> bool:
 
 def _of_chat(chunk: dict[str, Any]) -> bool:
     choices = chunk.get("choices")
-    return is_list(choices) and (
-        chunk.get("object") == "chat.completion.chunk" or any(is_object(choice) and "delta" in choice for choice in choices)
-    )
+    is_named = chunk.get("object") == "chat.completion.chunk"
+    return is_list(choices) and (is_named or any(is_object(choice) and "delta" in choice for choice in choices))
 
 
 _STREAMS: Final[list[tuple[Callable[[dict[str, Any]], bool], str]]] = [
@@ -407,8 +404,7 @@ def _at(items: list[Any], index: int, new: dict[str, Any]) -> dict[str, Any]:
         index = len(items) - 1 if items else 0
     if index == len(items):
         items.append(new)
-    item: dict[str, Any] = items[index]
-    return item
+    return cast("dict[str, Any]", items[index])
 
 
 def _merge_calls(calls: list[Any], deltas: list[dict[str, Any]]) -> None:
@@ -498,3 +494,7 @@ def _merge_part(parts: list[Any], part: dict[str, Any]) -> None:
         _append(last, "text", part["text"])
     else:
         parts.append(dict(part))
+
+
+if speed.compiled():
+    speed.quicken(sys.modules[__name__], "_bare")

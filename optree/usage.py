@@ -66,6 +66,12 @@ _HOLDERS: Final = ("usage", "usage_metadata", "token_usage", "tokens", "billed_u
 """Members of a response, or of a usage (Cohere), that hold the figures."""
 _ENVELOPES: Final = ("response", "message", "body", "result")
 """Members of a stream's event, or of a line of a batch, that hold a whole response."""
+_HOLDING: Final = frozenset((*_HOLDERS, *_ENVELOPES))
+_NUMBERS: Final = frozenset((*_COUNTS, *_MONEY))
+_MAIN: Final = frozenset(name for name, kind in _COUNTS.items() if kind in ("input", "output"))
+_SNAKE: Final[dict[str, str]] = {}
+"""Names of members that were met, short ones in ASCII, in snake case."""
+_MOST_NAMES: Final = 1024
 _RESPONSE: Final = frozenset(
     {"id", "object", "model", "choices", "candidates", "content", "message", "messages", "output", "response", "done"}
 )
@@ -86,6 +92,9 @@ _WITHIN_PROVIDERS: Final = frozenset(
 )  # fmt: skip
 SERVER_TOOLS: Final = "server_tool_calls"
 """The member of a usage's rest that counts, by type, the tool calls of an answer that the provider ran and bills beside the tokens."""
+_ITEMS: Final = frozenset({"output", "content", "additional_kwargs"})
+_GROUNDED: Final = frozenset({"candidates", "response_metadata"})
+"""Members of an answer in which it has such calls, or says that it searched."""
 _BILLED_CALLS: Final = frozenset(
     {"web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "shell_call", "x_search_call"}
 )
@@ -194,7 +203,10 @@ def read(
 def server_tools(answer: Mapping[str, Any]) -> dict[str, int]:
     """Return how many tool calls of each type a whole answer has that its provider ran and bills beside the tokens."""
     calls: dict[str, int] = {}
-    for item in [*_items(answer, "output"), *_items(answer, "content"), *_items(answer.get("additional_kwargs"), "tool_outputs")]:
+    items: list[Any] = []
+    if not _ITEMS.isdisjoint(answer):
+        items = [*_items(answer, "output"), *_items(answer, "content"), *_items(answer.get("additional_kwargs"), "tool_outputs")]
+    for item in items:
         kind = text(_member(item, "type"))
         runs_here = kind == "shell_call" and _member(_member(item, "environment"), "type") == "local"
         if kind in _BILLED_CALLS and not runs_here:
@@ -206,7 +218,7 @@ def server_tools(answer: Mapping[str, Any]) -> dict[str, int]:
         cited = [note for note in _items(message, "annotations") if _member(note, "type") == "url_citation"]
         if searched := [*cited, *_items(message, "executed_tools")]:  # the latter are Groq's
             calls["web_search"] = calls.get("web_search", 0) + len(searched)
-    for holder in (*_items(answer, "candidates"), answer.get("response_metadata")):
+    for holder in [] if _GROUNDED.isdisjoint(answer) else [*_items(answer, "candidates"), answer.get("response_metadata")]:
         if any(_member(holder, name) for name in ("grounding_metadata", "groundingMetadata")):
             calls["grounding"] = calls.get("grounding", 0) + 1
     return calls
@@ -308,29 +320,29 @@ def _named(block: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _snake(name: str) -> str:
-    return _short_snake(name) if len(name) <= _SHORT else _short_snake.__wrapped__(name)
-
-
-@lru_cache(1024)
-def _short_snake(name: str) -> str:
-    return _CAMEL.sub("_", name).lower()
+    known = _SNAKE.get(name)
+    if known is None:
+        known = _CAMEL.sub("_", name).lower()
+        if len(name) <= _SHORT and len(_SNAKE) < _MOST_NAMES:
+            _SNAKE[name] = known
+    return known
 
 
 def _gather(block: Mapping[str, Any], figures: _Figures, depth: int) -> None:
     """Take the figures whose names we know from a block; the rest is kept. A member that holds the figures is read first."""
-    block = _named(block)
+    if not block.keys() <= _SNAKE.keys():
+        block = _named(block)
     snake = {name: _snake(name) for name in block}
     if depth < _DEPTH:
-        named = {known: name for name, known in snake.items() if block.get(name) is not None}
-        holders = _HOLDERS if any(known in _COUNTS or known in _MONEY for known in named) else (*_HOLDERS, *_ENVELOPES)
-        held = next((named[known] for known in holders if known in named and _holds(block[named[known]])), None)
+        named = {snake[name]: name for name, value in block.items() if value is not None}
+        held = _holder(block, named)
         tier = block[named["service_tier"]] if "service_tier" in named else None
         tier = tier.get("type") if is_object(tier) else tier  # Bedrock's
         if isinstance(tier, str) and tier not in _USUAL_TIERS:  # it has a price of its own
             figures.rest["service_tier"] = tier
         if tools := block.get(SERVER_TOOLS) or (None if _RESPONSE.isdisjoint(block) else server_tools(block)):
             figures.rest[SERVER_TOOLS] = tools
-        if held is not None and not any(_COUNTS.get(known) in ("input", "output") for known in named):
+        if held is not None and named.keys().isdisjoint(_MAIN):
             _gather(_members(block[held]), figures, depth + 1)
             if "cached_tokens" in named:  # Cohere's, beside its `tokens`
                 _take("cached_tokens", block[named["cached_tokens"]], figures)
@@ -346,6 +358,14 @@ def _gather(block: Mapping[str, Any], figures: _Figures, depth: int) -> None:
             pass_on(error)
             figures.fault = f"{redact(name)[:40]} cannot be read: {type(error).__name__}"
             figures.flaws.append(figures.fault)
+
+
+def _holder(block: Mapping[str, Any], named: dict[str, str]) -> str | None:
+    """Return the name of the member that holds the figures, by the names that the block has in snake case; None if none does."""
+    if named.keys().isdisjoint(_HOLDING):
+        return None
+    holders = (*_HOLDERS, *_ENVELOPES) if named.keys().isdisjoint(_NUMBERS) else _HOLDERS
+    return next((named[known] for known in holders if known in named and _holds(block[named[known]])), None)
 
 
 def _holds(value: object) -> bool:

@@ -12,6 +12,7 @@ from optree.builder.session_tree import SessionTreeBuilder
 from optree.builder.stream import Stream, Wants
 from optree.builder.turns import Turn
 from optree.interrupts import from_handler
+from optree.usage import Usage
 
 
 def install() -> None:
@@ -29,6 +30,7 @@ def install() -> None:
         session_node_type=nodes.SessionNode,
         entry_type=nodes.AccountingEntry,
         tokens_type=nodes.Tokens,
+        usage_type=Usage,
         totals_type=nodes.Totals,
         log_type=nodes.LogEntry,
         chunk_type=nodes.ReasoningChunk,

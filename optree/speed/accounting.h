@@ -7,6 +7,7 @@ typedef struct {
     PyObject *latency;   /* NULL for: since the op began */
     long long sent, cached, total;
     PyObject *fresh; /* owned: input without what was cached, where that is known to be among it */
+    PyObject *usage; /* a `Usage`, if they were read before */
 } Figures;
 
 /* Add to a number in a field. */
@@ -31,6 +32,10 @@ add_to_totals(PyObject *totals, const Figures *figures)
         || add(&GET(totals, totals, llm_requests), one) < 0 || add(&GET(totals, totals, input_tokens), counts[0]) < 0 || add(&GET(totals, totals, output_tokens), counts[1]) < 0) {
         return -1;
     }
+    if (figures->usage != NULL
+        && add(&GET(totals, totals, reasoning_output_tokens), GET(GET(figures->usage, usage, tokens), tokens, reasoning_output_tokens)) < 0) {
+        return -1;
+    }
     if (!figures->cached) {
         return 0;
     }
@@ -38,6 +43,15 @@ add_to_totals(PyObject *totals, const Figures *figures)
                 || add(&GET(totals, totals, cache_write_input_tokens), counts[3]) < 0
             ? -1
             : 0;
+}
+
+/* Read a count of tokens; -1 for anything that is none. */
+static long long
+count_of(PyObject *value)
+{
+    int overflow = 0;
+    long long count = PyLong_CheckExact(value) ? PyLong_AsLongLongAndOverflow(value, &overflow) : -1;
+    return overflow || count > MAX_COUNT ? -1 : count;
 }
 
 /* Read the keywords of `Op.account`; false for anything that is not plain. */
@@ -50,7 +64,7 @@ read_figures(Figures *figures, PyObject *const *values, PyObject *kwnames)
     figures->cost = Py_None;
     figures->latency = NULL;
     figures->sent = figures->cached = figures->total = 0;
-    figures->fresh = NULL;
+    figures->fresh = figures->usage = NULL;
     PyObject *const names[4] = {text_input_tokens, text_output_tokens, text_cache_read_tokens, text_cache_write_tokens};
     Py_ssize_t given = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
     for (Py_ssize_t place = 0; place < given; place++) {
@@ -60,9 +74,8 @@ read_figures(Figures *figures, PyObject *const *values, PyObject *kwnames)
             which++;
         }
         if (which < 4) {
-            int overflow = 0;
-            long long count = PyLong_CheckExact(value) ? PyLong_AsLongLongAndOverflow(value, &overflow) : -1;
-            if (overflow || count < 0 || count > MAX_COUNT) {
+            long long count = count_of(value);
+            if (count < 0) {
                 return 0;
             }
             figures->counts[which] = value;
@@ -92,11 +105,39 @@ read_figures(Figures *figures, PyObject *const *values, PyObject *kwnames)
     return figures->total <= MAX_COUNT;
 }
 
+/* Take figures that were read before; false if there is more to be said of them. */
+static int
+take_usage(Figures *figures, PyObject *usage)
+{
+    PyObject *tokens, *cost, *rest, *flaws;
+    if (!is_a(usage, usage_type) || !is_a(tokens = GET(usage, usage, tokens), tokens_type) || GET(usage, usage, upstream_cost_usd) != Py_None
+        || !is_a(rest = GET(usage, usage, rest), (PyObject *)&PyDict_Type) || !is_a(flaws = GET(usage, usage, flaws), (PyObject *)&PyList_Type)
+        || PyList_GET_SIZE(flaws) != 0 || (cost = GET(usage, usage, cost_usd)) == NULL
+        || (cost != Py_None && !(PyFloat_CheckExact(cost) && fabs(PyFloat_AS_DOUBLE(cost)) <= MAX_DOLLARS))) {
+        return 0;
+    }
+    PyObject *const counts[4] = {
+        GET(tokens, tokens, input_tokens), GET(tokens, tokens, output_tokens), GET(tokens, tokens, cache_read_input_tokens),
+        GET(tokens, tokens, cache_write_input_tokens),
+    };
+    for (int which = 0; which < 4; which++) {
+        long long count = count_of(figures->counts[which] = counts[which]);
+        if (count < 0) {
+            return 0;
+        }
+        figures->total += count;
+        figures->cached += which >= 2 ? count : 0;
+    }
+    figures->cost = cost;
+    figures->usage = usage;
+    return figures->total <= MAX_COUNT && count_of(GET(tokens, tokens, reasoning_output_tokens)) >= 0;
+}
+
 /* As `usage.read` of these: take what was cached from the input, unless it is counted *beside* it; 0 if Python has to say something. */
 static int
 part(Figures *figures, PyObject *beside)
 {
-    if (figures->cached == 0 || beside == Py_True || figures->counts[0] == zero) {
+    if (figures->usage != NULL || figures->cached == 0 || beside == Py_True || figures->counts[0] == zero) {
         return 1;
     }
     if (figures->cached > figures->sent || (figures->fresh = PyLong_FromLongLong(figures->sent - figures->cached)) == NULL) {
@@ -115,9 +156,11 @@ make_entry(PyObject *core, PyObject *node, PyObject *model, PyObject *latency, c
     PyObject *entry = NULL, *tokens = NULL, *time = NULL, *identity = NULL;
     PyObject *number = PyIter_Next(GET(core, core, numbers));
     PyObject *total = number == NULL ? NULL : PyLong_FromLongLong(figures->total);
-    if (total != NULL && (identity = numbered(GET(node, op_node, op_id), '#', number)) != NULL && (time = now_ms(core)) != NULL) {
+    PyObject *rest = figures->usage == NULL ? NULL : GET(figures->usage, usage, rest), *details = NULL;
+    if (total != NULL && (identity = numbered(GET(node, op_node, op_id), '#', number)) != NULL && (time = now_ms(core)) != NULL
+        && (rest == NULL || PyDict_GET_SIZE(rest) == 0 || (details = call_with(core, text_attributes, rest)) != NULL)) {
         PyObject *all[5] = {figures->counts[0], figures->counts[1], figures->counts[2], figures->counts[3], total};
-        tokens = PyObject_Vectorcall(tokens_type, all, 5, NULL);
+        tokens = figures->usage != NULL ? Py_NewRef(GET(figures->usage, usage, tokens)) : PyObject_Vectorcall(tokens_type, all, 5, NULL);
     }
     if (tokens != NULL) {
         PyObject *fields[7] = {
@@ -128,7 +171,11 @@ make_entry(PyObject *core, PyObject *node, PyObject *model, PyObject *latency, c
     if (entry != NULL) {
         SET(entry, entry, tokens, Py_NewRef(tokens));
         SET(entry, entry, cost_usd, Py_NewRef(figures->cost));
+        if (details != NULL) {
+            SET(entry, entry, details, Py_NewRef(details));
+        }
     }
+    Py_XDECREF(details);
     Py_XDECREF(number);
     Py_XDECREF(total);
     Py_XDECREF(identity);
@@ -200,7 +247,9 @@ account_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwn
 {
     Figures figures;
     PyObject *core = NULL, *chain = NULL, *node;
-    if (PyVectorcall_NARGS(nargsf) != 1 || !is_a(args[0], op_type) || !read_figures(&figures, args + 1, kwnames)
+    Py_ssize_t given = PyVectorcall_NARGS(nargsf);
+    int is_read = given == 2 && kwnames == NULL;
+    if ((given != 1 && !is_read) || !is_a(args[0], op_type) || !read_figures(&figures, args + 1, kwnames) || (is_read && !take_usage(&figures, args[1]))
         || !is_a(node = GET(args[0], op, bare), op_node_type) || GET(node, op_node, kind) != text_llm
         || GET(args[0], op, replayed) != Py_None || GET(node, op_node, ended_at) != Py_None || !is_tuple(GET(node, op_node, accounting)) || (core = core_of(GET(args[0], op, builder))) == NULL) {
         PLAINLY;

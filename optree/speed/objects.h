@@ -4,7 +4,7 @@
 
 #define OBJECTS(X) \
     X(op_type) X(turn_type) X(core_type) X(stream_type) X(op_begin_type) X(op_end_type) X(accounted_type) X(op_node_type) \
-    X(turn_node_type) X(entry_type) X(tokens_type) X(totals_type) X(session_node_type) X(log_type) X(chunk_type) X(wants_type) X(entries_type) X(encoded_type) X(payload_type) X(requested_type) \
+    X(turn_node_type) X(entry_type) X(tokens_type) X(usage_type) X(totals_type) X(session_node_type) X(log_type) X(chunk_type) X(wants_type) X(entries_type) X(encoded_type) X(payload_type) X(requested_type) \
     X(responded_type) X(raw_type) \
     X(encode_into) X(plain_line) X(provider_and_model) X(price_entry) X(handles) X(unset) X(wall) X(from_handler) X(fault) X(faults) X(unrecorded)
 
@@ -29,8 +29,11 @@ static PyObject *journal_type; /* NULL until `prepare_journal` */
     X(session_node, totals) \
     X(totals, input_tokens) X(totals, output_tokens) X(totals, cache_read_input_tokens) X(totals, cache_write_input_tokens) \
     X(totals, cost_usd) X(totals, llm_requests) X(totals, tools_run) X(totals, known_costs) X(totals, unknown_costs) \
-    X(totals, characters_in) X(totals, characters_out) \
-    X(entry, tokens) X(entry, cost_usd) \
+    X(totals, characters_in) X(totals, characters_out) X(totals, reasoning_output_tokens) \
+    X(tokens, input_tokens) X(tokens, output_tokens) X(tokens, cache_read_input_tokens) X(tokens, cache_write_input_tokens) \
+    X(tokens, reasoning_output_tokens) \
+    X(usage, tokens) X(usage, cost_usd) X(usage, upstream_cost_usd) X(usage, rest) X(usage, flaws) \
+    X(entry, tokens) X(entry, cost_usd) X(entry, details) \
     X(wants, kinds) X(wants, failures) X(op_end, status) X(encoded, data) X(payload, size) X(entry, command) X(entry, characters_in) X(entry, characters_out)
 
 #define JOURNAL_FIELDS(X) \

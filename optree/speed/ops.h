@@ -233,13 +233,20 @@ end_record(PyObject *self, PyObject *core, PyObject *node, PyObject *latency)
     return record;
 }
 
+/* Tell whether the lines of an op are to be put before its end. */
+static int
+has_waiting(PyObject *self, PyObject *core, PyObject *stream)
+{
+    return GET(stream, stream, watched) == Py_True || GET(self, op, _awaited) == Py_True || GET(core, core, recorded) != Py_True
+        || GET(self, op, _clean) == Py_True;
+}
+
 /* What ends an op that went well, within a step: changes the node, and returns the record. */
 static PyObject *
 end_node(PyObject *self, PyObject *core, PyObject *stream, PyObject *node)
 {
     PyObject *record = NULL, *latency = since_begin(self);
-    if (latency != NULL
-        && (GET(stream, stream, watched) == Py_True || GET(self, op, _awaited) == Py_True || GET(core, core, recorded) != Py_True || GET(self, op, _clean) == Py_True)) {
+    if (latency != NULL && has_waiting(self, core, stream)) {
         if (done(call_with(self, text_pending, GET(stream, stream, put))) < 0) {
             Py_CLEAR(latency);
         }
@@ -318,6 +325,23 @@ account_call(PyObject *self, PyObject *core, PyObject *node, PyObject *chain, Py
     return record;
 }
 
+/* Put the records of an end and leave the step; if the next one could not be made, those that were: what they say is in the tree already. */
+static int
+put_made_and_leave(PyObject *stream, PyObject *held, PyObject **records, Py_ssize_t count, int result)
+{
+    PyObject *kind, *error, *trace;
+    PyErr_Fetch(&kind, &error, &trace);
+    int put_there = count == 0 ? leave(stream, held) : put_and_leave(stream, held, records, count);
+    while (count-- > 0) {
+        Py_DECREF(records[count]);
+    }
+    if (kind != NULL) {
+        PyErr_Clear();
+        PyErr_Restore(kind, error, trace);
+    }
+    return result < 0 ? -1 : put_there;
+}
+
 /* End a tool's call that nothing else is to be recorded of: its response, if it has one, what it took, and its end, in one write. */
 static int
 end_call(PyObject *self, PyObject *core, PyObject *stream, PyObject *node, PyObject *chain, PyObject *held)
@@ -338,11 +362,25 @@ end_call(PyObject *self, PyObject *core, PyObject *stream, PyObject *node, PyObj
         count += result == 0;
     }
     Py_XDECREF(latency);
-    result = result < 0 ? leave(stream, held) : put_and_leave(stream, held, records, count);
-    while (count-- > 0) {
-        Py_DECREF(records[count]);
+    return put_made_and_leave(stream, held, records, count, result);
+}
+
+/* End an op that is accounted for: its response, if that is to be recorded with its end, and the end, in one write. */
+static int
+end_answered(PyObject *self, PyObject *core, PyObject *stream, PyObject *node, PyObject *held)
+{
+    PyObject *records[2];
+    Py_ssize_t count = 0;
+    int result = 0;
+    if (GET(self, op, _returned) != Py_None) {
+        result = (records[count] = respond(self, core, node)) == NULL ? -1 : 0;
+        count += result == 0;
     }
-    return result;
+    if (result == 0) {
+        result = (records[count] = end_node(self, core, stream, node)) == NULL ? -1 : 0;
+        count += result == 0;
+    }
+    return put_made_and_leave(stream, held, records, count, result);
 }
 
 /* As `Op.end`. */
@@ -370,13 +408,11 @@ end_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnames
             && is_plain_call(self, core, stream, node)) {
             result = end_call(self, core, stream, node, chain, held);
         } else if (!is_tuple(accounting) || PyTuple_GET_SIZE(accounting) == 0 || GET(self, op, _streamed) != Py_None
-            || GET(self, op, _returned) != Py_None) {
+            || (GET(self, op, _returned) != Py_None && (has_waiting(self, core, stream) || !is_a(GET(self, op, _returned), payload_type)))) {
             plainly = 1;
             result = leave(stream, held);
         } else {
-            PyObject *record = end_node(self, core, stream, node);
-            result = record == NULL ? leave(stream, held) : put_and_leave(stream, held, &record, 1);
-            Py_XDECREF(record);
+            result = end_answered(self, core, stream, node, held);
         }
         Py_DECREF(held);
     }

@@ -106,3 +106,56 @@ plain_json(PyObject *value)
     PyErr_Clear();
     return data;
 }
+
+static int
+is_container(PyObject *value)
+{
+    return PyDict_CheckExact(value) || PyList_CheckExact(value);
+}
+
+/* As `answers._bare`; NULL, without an error, where a container is not plain. */
+static PyObject *
+bare(PyObject *value)
+{
+    if (!is_container(value) || Py_EnterRecursiveCall(" in an answer")) {
+        return NULL;
+    }
+    int is_object = PyDict_CheckExact(value);
+    PyObject *made = is_object ? PyDict_Copy(value) : PyList_GetSlice(value, 0, PyList_GET_SIZE(value));
+    PyObject *key, *item, *found;
+    Py_ssize_t place = 0;
+    while (is_object && made != NULL && PyDict_Next(value, &place, &key, &item)) {
+        int result = PyUnicode_CheckExact(key) ? 0 : -1;
+        if (result == 0 && item == Py_None) {
+            result = PyDict_DelItem(made, key);
+        } else if (result == 0 && is_container(item)) {
+            result = (found = bare(item)) == NULL ? -1 : PyDict_SetItem(made, key, found);
+            Py_XDECREF(found);
+        }
+        if (result < 0) {
+            Py_CLEAR(made);
+        }
+    }
+    for (place = 0; !is_object && made != NULL && place < PyList_GET_SIZE(made); place++) {
+        item = PyList_GET_ITEM(made, place);
+        if (is_container(item)) {
+            if ((found = bare(item)) == NULL) {
+                Py_CLEAR(made);
+            } else {
+                PyList_SetItem(made, place, found);
+            }
+        }
+    }
+    Py_LeaveRecursiveCall();
+    return made;
+}
+
+static PyObject *
+bare_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    PyObject *made = PyVectorcall_NARGS(nargsf) != 1 || kwnames != NULL ? NULL : bare(args[0]);
+    if (made == NULL && !PyErr_Occurred()) {
+        PLAINLY;
+    }
+    return made;
+}

@@ -213,8 +213,10 @@ class ModelResult(OpResult):
         figures = usage.read(answer)
         known = is_known(figures)
         if status == "ok" or known:  # else the op's end records how its call ended, with unknown tokens
-            answered = None if model == asked else model
-            op.account(figures if known else None, actual_model=answered, status="failed" if status == "cancelled" else "ok")
+            more: dict[str, Any] = {} if model == asked else {"actual_model": model}
+            if status == "cancelled":
+                more["status"] = "failed"
+            op.account(figures if known else None, **more)
         if status == "ok" and not known:
             is_openai = (called_model(op.bare)[0] or "").startswith("openai")
             asked_by = f"; OpenAI's chat streams them if asked, {_ASKED}" if is_openai and "choices" in answer else ""

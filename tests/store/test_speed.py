@@ -1,5 +1,6 @@
 """The compiled hot path: it does what the Python functions do, to the byte, also where something goes wrong."""
 
+import copy
 import errno
 import gc
 import inspect
@@ -19,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as examples
 
-from optree import Op, SessionTreeBuilder, __version__, speed, values
+from optree import Op, SessionTreeBuilder, __version__, answers, speed, usage, values
 from optree.builder import Stream, entries, handles, quick
 from optree.builder.handles import respond_at_end
 from optree.builder.stream import Wants
@@ -495,6 +496,93 @@ def test_calls_of_tools(system):
         expected = recorded(calls, make())
     assert 100 < len(expected[1])
     assert expected == recorded(calls, make())
+
+
+USAGES = [
+    {"prompt_tokens": 812, "completion_tokens": 64, "total_tokens": 876, "prompt_tokens_details": {"cached_tokens": 512}},
+    {"input_tokens": 9, "output_tokens": 40, "cache_creation_input_tokens": 7, "output_tokens_details": {"reasoning_tokens": 30}},
+    {"prompt_tokens": 5, "completion_tokens": 2, "cost": 0.25, "service_tier": "flex", "completion_tokens_details": {"audio_tokens": 1}},
+    {"prompt_tokens": 5, "cost": 1, "cost_details": {"upstream_inference_cost": 0.5}},
+    {"prompt_tokens": 5, "completion_tokens": -2},
+    {"prompt_tokens": 5, "completion_tokens_details": {"reasoning_tokens": 9}},
+    {"prompt_tokens": 1 << 61},
+    {"cost": float("inf")},
+    {"a": {1, 2}},
+    {},
+]
+
+
+def answered(stream):
+    """Record calls of models whose usage was read before, and whose response comes with the end; returns the tree."""
+    builder = SessionTreeBuilder("a", txn="t", stream=stream, now=Ticking())
+    turn = builder.begin_turn()
+    host = builder.begin_op("session", "b", turn=turn)
+    child = builder.attach_child_session(host, "b")
+    inner = child.begin_turn()
+    for name in ("openai:gpt-5", "anthropic:claude-5", "plan"):
+        for given_usage in USAGES:
+            for where, session in ((turn, builder), (inner, child)):
+                op = session.begin_op("llm", name, turn=where)
+                op.log("a line")
+                op.account(usage.read(given_usage))
+                respond_at_end(op, {"said": given_usage.get("cost")})
+                op.end("ok", None)
+                op.account(usage.read(given_usage))
+                respond_at_end(op, "late")
+                op.end()
+    streamed = builder.begin_op("llm", "openai:gpt-5", turn=turn)
+    streamed.chunk("a word")
+    streamed.account(usage.read(USAGES[0]), actual_model="gpt-5-mini")
+    respond_at_end(streamed, "a word more")
+    streamed.end()
+    builder.end_session()
+    return to_plain(builder.tree)
+
+
+@compiled
+@pytest.mark.parametrize("system", [None, Short, Faulty])
+def test_calls_of_models(system):
+    """An entry of a usage that was read before, and a response with the op's end, are what the Python functions make of them."""
+    make = {None: lambda: None, Short: lambda: Short(40), Faulty: lambda: Faulty("write", errno.ENOSPC, 7)}[system]
+    with plainly():
+        expected = recorded(answered, make())
+    assert 100 < len(expected[1])
+    assert expected == recorded(answered, make())
+
+
+class Named(dict):
+    """A dict of another type."""
+
+
+@compiled
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"a": None, "b": [1, None, {"c": None, "d": [{"x": None}, []]}], "e": {}, "f": (None, {"a": None})},
+        [None, {"a": None}, [[{"a": None}]], Named(a=None)],
+        Named(a=None, b=[{"c": None}]),
+        {"a": Named(a=None), "b": {1: None, 2: {"c": None}}},
+        *(None, 1, "x", (None,)),
+    ],
+)
+def test_an_answer_without_nulls(value):
+    """The twin leaves the members out that the Python function does, and what it is given as it is."""
+    assert "Twin" == type(answers._bare).__name__
+    before = copy.deepcopy(value)
+    with plainly():
+        expected = answers._bare(value)
+    assert repr(expected) == repr(answers._bare(value))
+    assert repr(before) == repr(value)
+
+
+@compiled
+def test_an_answer_nested_without_end():
+    """Both give up one that is nested too deep by the same exception."""
+    deep = []
+    for _ in range(200_000):
+        deep = [deep]
+    with pytest.raises(RecursionError):
+        answers._bare(deep)
 
 
 @pytest.mark.parametrize("plain", [True, False])
