@@ -315,7 +315,10 @@ def _members(source: Any) -> dict[str, Any]:
     return {name: value for name, value in _named(attributes).items() if not name.startswith("_")}
 
 
-def _named(block: Mapping[Any, Any]) -> dict[str, Any]:
+def _named(block: Mapping[Any, Any]) -> Mapping[str, Any]:
+    """Return a block with texts as names, short ones as they are; the same one, if all of them were met before."""
+    if block.keys() <= _SNAKE.keys():
+        return block
     return {name if type(name) is str and len(name) <= _SHORT and name.isascii() else text(name): value for name, value in block.items()}
 
 
@@ -330,8 +333,7 @@ def _snake(name: str) -> str:
 
 def _gather(block: Mapping[str, Any], figures: _Figures, depth: int) -> None:
     """Take the figures whose names we know from a block; the rest is kept. A member that holds the figures is read first."""
-    if not block.keys() <= _SNAKE.keys():
-        block = _named(block)
+    block = _named(block)
     snake = {name: _snake(name) for name in block}
     if depth < _DEPTH:
         named = {snake[name]: name for name, value in block.items() if value is not None}
