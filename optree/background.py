@@ -156,15 +156,20 @@ class Job:
         self._waiting = deque()
 
 
-def aside(work: Callable[[], object], seconds: float, name: str) -> None:
-    """Do some work in a thread of its own, waited for at most so many seconds; here where there can be no thread."""
+def aside(work: Callable[[], object], seconds: float) -> Callable[[], bool]:
+    """Do some work in a thread of its own, waited for at most so many seconds; here where there can be no thread.
+
+    Returns a function that tells whether it still goes on.
+    """
     try:
-        thread = threading.Thread(target=work, name=name, daemon=True)
+        thread = threading.Thread(target=work, name="optree-exit", daemon=True)
         thread.start()
         thread.join(seconds)
     except Exception as error:  # noqa: BLE001 - no memory, or too late for threads
         pass_on(error)
         work()
+        return bool
+    return thread.is_alive
 
 
 class Shared(Protocol):

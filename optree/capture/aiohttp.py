@@ -9,11 +9,10 @@ from __future__ import annotations
 import functools
 from asyncio import Transport
 from collections.abc import Callable
-from http import HTTPStatus
 from types import ModuleType
 from typing import Any, Final
 
-from optree.capture.exchange import Exchange, begin
+from optree.capture.exchange import Exchange, begin, phrase_of
 from optree.capture.hooks import Hook, SentRequest, await_within
 from optree.capture.replay import ACTIVE, StoredReply
 from optree.tracing.faults import guarded
@@ -88,7 +87,7 @@ async def _given(
             protocol = self._factory()
             protocol.connection_made(_Nowhere(protocol))
             head = "".join(f"{name}: {value}\r\n" for name, value in {**answer.headers, "content-length": len(answer.body)}.items())
-            protocol.data_received(f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}\r\n{head}\r\n".encode() + answer.body)
+            protocol.data_received(f"HTTP/1.1 {answer.status} {phrase_of(answer.status)}\r\n{head}\r\n".encode() + answer.body)
             return protocol
 
     async with module.ClientSession(connector=_Connector(), **told) as recorded:

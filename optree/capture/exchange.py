@@ -410,7 +410,7 @@ class Exchange:
         if body is not None and body.flaw is not None:
             call.op.log(body.flaw, "WRN")
         if self._status >= _REDIRECTED or (status == "failed" and not call.is_answered):
-            why = f"{self._status} {_phrase(self._status)}" if self._status else ""
+            why = f"{self._status} {phrase_of(self._status)}" if self._status else ""
             said = ": ".join(filter(None, (why, self._error if self._status else said)))
             if told := self._status or status_of(error):
                 call.is_refused = True
@@ -452,7 +452,8 @@ def _failure_in(event: Any) -> str | None:
     return _error_in(told) or (_error_in(details) if is_object(details) else None) or "the response failed"
 
 
-def _phrase(status: int) -> str:
+def phrase_of(status: int) -> str:
+    """Return what an HTTP status means; an empty text for one that is not the standard's, as 529."""
     try:
         return HTTPStatus(status).phrase
     except ValueError as error:

@@ -385,8 +385,6 @@ class Journal:
         """Keep records until the disk takes them, or count them."""
         room = max(0, HELD_RECORDS - len(self._held))
         for record in (batch := [record for record in batch if not 0 < record.n <= self.last])[:room]:  # else it is held already
-            if self.at_the_end and not record.n:  # else it was tried before
-                put_at_the_end(record)
             self.last += 1
             record.n = self.last
             self._held.append(record)
@@ -441,6 +439,9 @@ class Journal:
 
     def _catch_up(self, batch: Sequence[r.Record]) -> None:
         """Begin the file that is open, and write what is held, or a batch."""
+        for record in self._held if self.at_the_end else ():  # which it may be only since they are held
+            if record.n > self.tried:
+                put_at_the_end(record)
         self._untried = 0
         head = self._head()
         most = _AT_ONCE

@@ -328,7 +328,8 @@ class SessionStore(NotedProblems):
         settle_later(self.txn, self.options)
         (LATE_UNWRITTEN.add if self.unwritten else LATE_UNWRITTEN.discard)(self)
         if done := self.journal.whole or bool(self.unwritable_reason):
-            self.current_problems.pop(LATE, None)
+            for step in (LATE, "files", "snapshot"):  # which is another's to write
+                self.current_problems.pop(step, None)
         return done or self._problem(LATE, OSError(f"records are in no file ({self.journal.problem})"))
 
     def _session_ended(self, path: str) -> None:

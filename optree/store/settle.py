@@ -314,12 +314,12 @@ def _settle(loaded: Loaded, live: Path, paths: list[Path], options: StoreOptions
     """End what joined processes left open, save and bill what was loaded from *live*; False if its journals must stay."""
     if loaded.session.ended_at is None or loaded.txn != live.name.removesuffix(LIVE):  # else another session's files would be written
         return False
-    whole = not loaded.damage.unsaid()
+    whole, unsaid = not loaded.damage.needs_files(), bool(loaded.damage.unsaid())
     others = [path for path in paths if not path.name.startswith(OWNERS)]
     if whole and loaded.damage.snapshot:
         loaded.damage.keep(loaded.txn, options.directory, options.system)
     closed = close_begun(loaded.session, others, options.system)
-    if whole and (closed or loaded.vector != loaded.meta.get("journal") or not loaded.meta.get("endedAt")):
+    if whole and (unsaid or closed or loaded.vector != loaded.meta.get("journal") or not loaded.meta.get("endedAt")):
         writer = SnapshotWriter(_compression(loaded.txn, options))
         save(loaded.tree, loaded.vector, options, writer, lost=loaded.damage.lost())
     elif whole:  # who wrote the snapshot may have died before its name was on the disk

@@ -166,13 +166,13 @@ _SYNCING = _Syncing()
 def sync_left(paths: list[Path], system: OS, *, soon: bool) -> None:
     """Take files that are closed, which are forced to the disk *soon*, or when all that was recorded shall be (`left_synced`)."""
     while paths:
-        left = _Left(paths.pop(), system)
         if len(_left) >= _MOST_LEFT:
             _SYNCING.missed += 1
-            continue
-        _left.add(left)
-        if soon or len(_left) > _MOST_LEFT // 2:
-            left.ask()
+        else:
+            _left.add(left := _Left(paths[-1], system))
+            if soon or len(_left) > _MOST_LEFT // 2:
+                left.ask()
+        paths.pop()  # at last: after an interrupt it is taken again
 
 
 def left_synced(seconds: float) -> bool:
@@ -247,10 +247,9 @@ def _has_room() -> bool:
             taken.append(REAL.spare())
     for fd in taken:
         REAL.close(fd)
-    if len(taken) < _MOST + _SPARE:
-        return False
-    _room_until = monotonic() + _ROOM_SECONDS
-    return True
+    if is_room := len(taken) == _MOST + _SPARE:
+        _room_until = monotonic() + _ROOM_SECONDS
+    return is_room
 
 
 class Late:
@@ -271,9 +270,13 @@ class Late:
 
     def take(self, batch: list[Record]) -> None:  # noqa: ARG002 - the journal before it has tried to write them
         """Close again, now or later; where there can be no thread any more, the process's end does."""
-        may_wait = self._closed >= _AT_ONCE and len(late_open) < _MOST_OPEN and not self._is_refused()
-        if may_wait or not self._close_now():
-            self.close_soon()
+        is_closed = False
+        try:
+            may_wait = self._closed >= _AT_ONCE and len(late_open) < _MOST_OPEN and not self._is_refused()
+            is_closed = not may_wait and self._close_now()
+        finally:  # an interrupt too
+            if not is_closed:
+                self.close_soon()
 
     def close_soon(self) -> None:
         """Close on the thread."""
@@ -286,6 +289,7 @@ class Late:
     def _close_now(self, _held: object = None) -> bool:
         self._closed += 1
         late_open.discard(self)  # first: what is recorded from here on is to be closed again
+        self._is_well = False
         self._is_well = self._close()
         if not self._is_well:
             late_open.add(self)
@@ -321,10 +325,8 @@ class Upkeep:
         self._saving = Job(SAVING, self._serve, self._raised)
         self._numbers = count(1)
         self._asked = self._answered = 0
-        self._not_before = 0.0
-        """When a snapshot may be written that no thread waits for."""
-        self._wanted = False
-        """True while a snapshot shall be written that no thread waits for."""
+        self._not_before = 0.0  # when a snapshot may be written that no thread waits for
+        self._wanted = False  # True while such a one shall be written
         self._started = self._ran = self._stopped = self._gone = False
         self._sync: Callable[[], object] | None = None
 

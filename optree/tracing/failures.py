@@ -22,6 +22,7 @@ _BY_STATUS: Final[dict[int, FailureClass]] = {
     429: "rate_limit",
     504: "timeout",
 }
+_STATUSES: Final = range(100, 600)
 _BAD_REQUEST: Final = 400
 _SERVER_ERROR: Final = 500
 _OF_QUOTA: Final = ("insufficient_quota", "quotaexceeded", "current quota", "credit balance", "billing")
@@ -86,7 +87,9 @@ def class_of_raised(message: str | None) -> FailureClass | None:
 
 
 def status_of(error: BaseException | None) -> int:
-    """Return the HTTP status that a client's exception tells; 0 for none."""
+    """Return the HTTP status that a client's exception tells; 0 for none, as where the process exits with a code."""
+    if not isinstance(error, Exception):
+        return 0
     try:
         response: Any = getattr(error, "response", None)
         code = response.get("ResponseMetadata", {}).get("HTTPStatusCode") if is_object(response) else getattr(response, "status_code", None)
@@ -95,7 +98,7 @@ def status_of(error: BaseException | None) -> int:
     except Exception as flaw:  # noqa: BLE001 - anybody's code
         pass_on(flaw)
         return 0
-    return code if type(code) is int else 0
+    return code if type(code) is int and code in _STATUSES else 0
 
 
 def was_not_sent(error: BaseException | None) -> bool:

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 from optree.background import AT_END, aside, end_with_multiprocessing
@@ -195,8 +195,7 @@ class Runtime:
         try:
             if self._held() or self.sessions or self.consoles or self.mirroring.is_on or late_open:
                 until, before = monotonic() + (seconds := EXIT_SECONDS - HAND_OVER_SECONDS), self.counts()["lost"]
-                aside(lambda: self._guarded(self._deliver, until), seconds, "optree-exit")
-                self._write_lost(seconds, before)
+                self._write_lost(seconds, before, aside(lambda: self._guarded(self._deliver, until), seconds))
         except KeyboardInterrupt:  # pressed again while the process ends: the journal has everything
             keep_interrupt()
             return
@@ -217,11 +216,14 @@ class Runtime:
             with suppress(Exception):  # no memory even for that
                 self.problems.report_happened(f"background thread: {type(error).__name__}: {text(error)}")
 
-    def _write_lost(self, seconds: float, before: int) -> None:
-        """Write what is in no file, again and again as long as the disk takes some of it within so many seconds, as it did of *before*."""
-        while 0 < (lost := self.counts()["lost"]) < before:
-            before = lost
-            aside(lambda: self._guarded(lambda: [*(store.flush() for store in self._held()), late_closed(seconds)]), seconds, "optree-exit")
+    def _write_lost(self, seconds: float, before: int, goes_on: Callable[[], bool]) -> None:
+        """Write what is in no file, for as long as the disk takes some of it, as it did of *before*, or may while that *goes on*."""
+        until = monotonic() + STUCK_SECONDS
+        while (lost := self.counts()["lost"]) and (lost < before or goes_on()) and monotonic() < until:
+            until, before = monotonic() + STUCK_SECONDS if lost < before else until, lost
+            sleep(HAND_OVER_SECONDS / 10)
+            if not goes_on():
+                goes_on = aside(lambda: self._guarded(lambda: [*(store.flush() for store in self._held()), late_closed(seconds)]), seconds)
 
     def _deliver(self, until: float) -> None:
         if not any(is_in(thread, _BEGINS) for thread in list(sys._current_frames())):  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]

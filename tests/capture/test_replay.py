@@ -393,14 +393,15 @@ def test_a_large_answer_through_aiohttp(provider):
     assert (said, expected) == (found["choices"][0]["message"]["content"], found)
 
 
-def test_a_refusal_through_aiohttp(provider):
+@pytest.mark.parametrize("status", [429, 529])
+def test_a_refusal_through_aiohttp(provider, status):
     """A call that was refused is refused again with its status, as the session wants that; so is one that was not recorded, with 400."""
-    provider.says(LIMIT)
+    provider.says(Reply({"error": {"message": "slow down"}}, status=status))
     options = {"session": {"raise_for_status": True}}
     expected, recorded = outcome_of(lambda: asked(value, provider.url, **options))
     with replay(recorded.tree):
         found, _ = outcome_of(lambda: asked(value, provider.url, **options))
-    assert (429, 429) == (expected.status, found.status)
+    assert (status, status) == (expected.status, found.status)
     with pytest.raises(AssertionError, match='model is "gpt-6", not "gpt-5"'), replay(recorded.tree):
         missed, _ = outcome_of(lambda: asked(value, provider.url, json={"model": "gpt-6", "messages": QUESTION}, **options))
     assert (aiohttp.ClientResponseError, 400, 1) == (type(missed), missed.status, len(provider.requests))

@@ -352,8 +352,9 @@ def test_late_records_that_the_disk_refuses(begin, directory):
     assert 10 == len(list(walk_ops(load("txn-1", directory).session)))
 
 
-def test_late_records_are_synced(begin, monkeypatch):
-    """All of them are on the disk once that is asked for, those too whose file is closed later."""
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_late_records_are_synced(begin, monkeypatch, interrupted):
+    """All of them are on the disk once that is asked for, those too whose file is closed later, or whose close was interrupted."""
     system, sizes = OS(), {}
 
     def synced(fd):
@@ -364,10 +365,22 @@ def test_late_records_are_synced(begin, monkeypatch):
 
     monkeypatch.setattr(system, "datasync", synced)
     builder, store = begin(system=system)
-    builder.begin_turn()
+    op = builder.begin_op("llm", "openai:m")
     store.close(0.0)
-    for _ in range(20):
-        builder.begin_op("tool", "late").end()
+    if interrupted:
+        make = upkeep._Left.__init__
+
+        def interrupt(self, *arguments):
+            """Raise, once, what a signal's handler may raise here."""
+            monkeypatch.setattr(upkeep._Left, "__init__", make)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(upkeep._Left, "__init__", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            op.account(cost_usd=1.0)
+    else:
+        for _ in range(20):
+            builder.begin_op("tool", "late").end()
     assert upkeep.late_closed(60.0)
     assert upkeep.left_synced(60.0)
     assert {path.stat().st_ino: path.stat().st_size for path in journals(store.live)} == sizes

@@ -8,7 +8,7 @@ from botocore.exceptions import ClientError
 
 import optree
 from optree.testing import capture
-from optree.tracing.failures import class_of_error, class_of_status, class_of_text
+from optree.tracing.failures import class_of_error, class_of_status, class_of_text, status_of
 from optree.tree import walk_ops
 
 
@@ -142,3 +142,30 @@ def test_what_the_program_says_of_a_failure_stands():
         with contextlib.suppress(TimeoutError), optree.tool("named", **{"error.type": "ours"}):
             raise TimeoutError
     assert [("failed", None), ("ok", None), ("failed", "ours")] == failures(recording)
+
+
+def told(**members):
+    """Return an exception with these attributes."""
+    error = OSError("refused")
+    vars(error).update(members)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("expected", "error"),
+    [
+        (429, refused_by_aws("ThrottlingException", 429)),
+        (503, told(status_code=503)),
+        (529, told(status=529)),
+        (404, told(code=404)),
+        (0, told(code=14)),  # gRPC's
+        (0, told(code="404")),
+        (0, told(status=True)),
+        (0, SystemExit(143)),
+        (0, OddError()),
+        (0, None),
+    ],
+)
+def test_the_status_that_an_exception_tells(expected, error):
+    """It is an HTTP status of a client's exception, and no other number: not of gRPC, not the one that a process exits with."""
+    assert expected == status_of(error)

@@ -374,15 +374,74 @@ def test_entries_of_both_sides_after_a_sessions_end(record, early, ends, finishe
     code, out, err = finished(ENTRIES_AFTER_ITS_END.format(record=record, early=early, ends=ends))
     assert (0, ["True", "True", "True 0"]) == (code, out.splitlines()), err
     settle_all(StoreOptions(directory))
-    session = saved().session
+    assert [True, True] == ["child" in text or "parent" in text for text in entries_of(saved())]
+
+
+def entries_of(tree):
+    """Return the texts of all log lines, reasoning and messages of a tree with one op."""
+    session = tree.session
     [op] = [op for _, _, op in optree.walk_ops(session)]
     thought = op.reasoning.chunks if op.reasoning else ()
-    texts = [
+    return [
         *(line.message for line in op.logs),
         *(chunk.text for chunk in thought),
-        *(bytes(message.body) for message in session.messages),
+        *(str(bytes(message.body)) for message in session.messages),
     ]
-    assert [True, True] == ["child" in str(text) or "parent" in str(text) for text in texts]
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from optree.store import lock
+print(lock.take(Path(sys.argv[1])), flush=True)
+sys.stdin.read()
+"""
+HELD_AFTER_ITS_END = """
+import os, subprocess, sys
+from pathlib import Path
+import optree
+optree.configure(console=False)
+with optree.session("lead") as session, optree.turn(), optree.llm("openai:m") as op:
+    pass
+def record(text):
+    {record}
+print(optree.flush("snapshot", 60), flush=True)
+if not (child := os.fork()):
+    record("child")
+    print(optree.flush("write"), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+subprocess.run([sys.executable, "-m", "optree", "status"], stdout=subprocess.DEVNULL, check=True)
+there = Path(os.environ["OPTREE_BASE_DIR"], "sessions")
+if {refused}:
+    aside = there.rename(there.with_suffix(".aside"))
+    there.touch()
+    record("parent")
+    print(optree.flush("snapshot", 1), flush=True)
+    there.unlink()
+    aside.rename(there)
+else:
+    (there / f"{{session.txn}}.live").mkdir(exist_ok=True)
+    other = subprocess.Popen([sys.executable, "-c", HOLDER, str(there / f"{{session.txn}}.live" / "LOCK")], stdin=-1, stdout=-1)
+    other.stdout.readline()
+    record("parent")
+    print(optree.flush("snapshot", 1), flush=True)
+    other.communicate()
+while not optree.flush("snapshot", 60):
+    pass
+health = optree.health()
+print(health["ok"], health["lost"], health["problems"])
+"""
+
+
+@pytest.mark.parametrize("record", ENTRY)
+@pytest.mark.parametrize("refused", [True, False])
+def test_entries_that_were_held_while_another_process_saved(record, refused, finished, directory, saved):
+    """What a parent could not write yet when it learned that its child's entries were saved is behind these, and nothing is wrong then."""
+    code, out, err = finished(HELD_AFTER_ITS_END.format(record=record, refused=refused).replace("HOLDER", repr(HOLDER)))
+    assert (0, ["True", "True", "False", "True 0 []"]) == (code, out.splitlines()), err
+    settle_all(StoreOptions(directory))
+    assert {"child", "parent"} == {word for word in ("child", "parent") for text in entries_of(saved()) if word in text}
 
 
 LEFT_BY_A_CHILD = """

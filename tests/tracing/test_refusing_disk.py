@@ -217,6 +217,67 @@ def test_a_disk_that_takes_again_just_before_the_exit(finished, directory):
     assert {1.0} == {optree.load(one.txn, directory).session.totals.cost_usd for one in directory.saved()}
 
 
+REFUSED_TO_A_CHILD = """
+import resource
+with optree.session("lead"), optree.turn(), optree.llm("m") as op:
+    op.account(cost_usd=1.0)
+optree.flush("snapshot", 60)
+if not (child := os.fork()):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, -1))
+    op.account(cost_usd=1.0)
+    op.account(cost_usd=1.0)
+    print(optree.flush("sync"), flush=True)
+    {ends}
+os.waitpid(child, 0)
+print(optree.flush("snapshot", 60), optree.health()["ok"])
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no limit of a file's size there, and no fork")
+@pytest.mark.parametrize("ends", ["os._exit(0)", "sys.exit()"])
+def test_what_was_refused_to_a_child_is_told_with_its_session(ends, finished, directory):
+    """A session of which a child's records were never written is settled, billed, and says how many are lost."""
+    code, out, err = finished(REFUSED_TO_A_CHILD.format(ends=ends))
+    assert (0, ["False", "True True"]) == (code, out.splitlines()), err
+    [lead] = directory.saved()
+    loaded = optree.load(lead.txn, directory)
+    assert (None, 1.0) == (lead.live, loaded.session.totals.cost_usd)
+    assert ["2 records were never written, since the disk would not take them"] == loaded.damage.lost()
+    assert [1.0] == [entry["costUsd"] for entry in Ledger(directory.billing).read()]
+
+
+SLOW_AT_LAST = """
+import resource, time
+from optree.store.system import OS
+write_all = OS.write_all
+hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+def slowly(self, fd, data):
+    time.sleep(0.3)
+    return write_all(self, fd, data)
+with optree.session("lead"), optree.turn():
+    optree.flush("snapshot", 60)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    for _ in range(400):
+        with optree.llm("m") as op:
+            op.account(cost_usd=1.0)
+    print(optree.flush("sync", 60))
+    OS.write_all = slowly
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    {ends}
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no limit of a file's size there")
+@pytest.mark.parametrize("ends", ["pass", "sys.exit()"])
+def test_a_slow_disk_that_takes_again_just_before_the_exit(ends, finished, directory, saved):
+    """What it had refused is written at the exit, each write of which takes longer than an exit is delayed for anything else."""
+    code, out, err = finished(SLOW_AT_LAST.format(ends=ends))
+    assert (0, "False\n") == (code, out)
+    assert "are lost" not in err
+    settle_all(StoreOptions(directory))
+    assert 400.0 == saved().session.totals.cost_usd
+
+
 KILLED = """
 import resource
 from time import monotonic, sleep
