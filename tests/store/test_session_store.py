@@ -370,7 +370,7 @@ def test_late_records_are_synced(begin, monkeypatch, interrupted):
     if interrupted:
         make = upkeep._Left.__init__
 
-        def interrupt(self, *arguments):
+        def interrupt(_left, *_arguments):
             """Raise, once, what a signal's handler may raise here."""
             monkeypatch.setattr(upkeep._Left, "__init__", make)
             raise KeyboardInterrupt
