@@ -77,7 +77,8 @@ def current_session() -> Session | None:
 def configure(**options: Unpack[Options]) -> Config:
     """Set options of this process, for the sessions that begin from now on; what is not given stays as it was.
 
-    *otel* is given before the first session. What is given wins over the environment (``OPTREE_<NAME>``), and that over the defaults.
+    What is given wins over the environment (``OPTREE_<NAME>``), and that over the defaults. *otel* is given before the first session: later
+    it is not taken, which `health` says.
 
     ```python
     import optree
@@ -86,10 +87,11 @@ def configure(**options: Unpack[Options]) -> Config:
     ```
 
     Args:
-        **options: The fields of `optree.Config`, each by its name.
+        **options: The fields of `optree.Config`, each by its name: ``base_dir`` (where sessions are kept), ``console`` (which lines are
+            printed), ``sync`` (what waits for the disk), ``redact`` (what is left out), ``otel`` (a mirror in OpenTelemetry) and more.
 
     Returns:
-        All options as they are now.
+        All options: as given, else as the environment or the defaults say.
 
     Raises:
         SetupError: An option does not exist, or cannot have the value.
@@ -148,9 +150,9 @@ def flush(level: Literal["write", "sync", "snapshot", "export"] = "write", timeo
     Args:
         level: How far: ``write`` to the operating system, so that it survives the end of the process; ``sync`` to the disk, so that it
             survives a loss of power; ``snapshot`` into the snapshot of each session that is open or has ended and is still to be saved
-            here; ``export`` to the OpenTelemetry collector, what has ended. Of sessions that this process let go of since too many had
-            ended behind a slow disk (`health` says that they are left) each is tried: where one cannot be saved yet, this is False, and it
-            is saved once that is possible, by this process or the next.
+            here; ``export`` to the OpenTelemetry collector, what has ended. ``snapshot`` also tries sessions again that were set aside,
+            since too many had ended behind a slow disk (`health` names them). Where one cannot be saved yet, this is False, and it is
+            saved once that is possible, by this process or the next.
         timeout: Seconds to wait at most, for all sessions together.
 
     Returns:
@@ -189,11 +191,18 @@ def health() -> dict[str, Any]:
     """Return whether this process's recording works, and what does not.
 
     Returns:
-        A dict. ``ok``: there is no problem, and nothing is lost. ``enabled``: False while optree is switched off. ``problems``: what is
-            wrong at this moment, texts for people.
-            ``records``: how many were written. ``lost``: records that are in no file. ``late``: calls that returned before their record was
-            written. ``failures``: steps of optree itself that failed. ``console_dropped``: lines not printed. ``sessions``: the txns of
-            those that are open. ``otel``: what was delivered to a collector, and what was not.
+        A dict with these members:
+
+            - ``ok``: True if there is no problem, and nothing is lost; failures do not count.
+            - ``enabled``: False while optree is switched off.
+            - ``problems``: what is wrong at this moment, texts for people.
+            - ``records``: how many were written.
+            - ``lost``: how many are in no file.
+            - ``late``: how many calls returned before their record was written.
+            - ``failures``: how many steps of optree itself failed.
+            - ``console_dropped``: how many lines were not printed.
+            - ``sessions``: the txns of those that are open.
+            - ``otel``: what was delivered to a collector, and what was not.
     """
     problems: list[str] = ["health() could not look at everything: see failures"]
     counts: dict[str, int] = {"records": 0, "lost": 0, "late": 0, "failures": FAULTS.calls + FAULTS.stack, "console_dropped": 0}

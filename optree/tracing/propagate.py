@@ -48,10 +48,11 @@ def child_env(env: dict[str, str] | None = None) -> dict[str, str]:
     ```
 
     Args:
-        env: The variables to start from; by default those of this process. Where they name no directory of optree's, it is this process's.
+        env: The variables to start from; by default those of this process. What `configure` set takes the place of what they say. If
+            neither names a directory, this process's variables do.
 
     Returns:
-        A new dict. Where no session is open, it names none, and the child records sessions of its own.
+        A new dict. Where no session is open, nothing names one but an ``OPTREE_PARENT`` in *env*, and the child records sessions of its own.
     """
     environment: Any = os.environ if env is None else env
     try:
@@ -84,10 +85,10 @@ def _joining(env: dict[str, str]) -> dict[str, str]:
 def wrap(function: Callable[P, R]) -> Callable[P, R]:
     """Bind a function to the session, turn and operation that are open here, for a call in another thread or process.
 
-    Tasks inherit the context; threads and process pools do not. In another process the function runs with the settings that this one has
-    when it is pickled: those that `child_env` carries, and the callback of ``redact``. What that process's own program gave to `configure`,
-    or set as a variable to another value, wins there; but it redacts no less than this one. Where a callback cannot be imported, `health`
-    says so, and texts are replaced whole, unless that process has a callback of its own.
+    Tasks inherit the context; threads and process pools do not. A worker process gets the settings that this one has when the function is
+    sent: those that `child_env` carries, and the callback of ``redact``. What that process's own program gave to `configure`, or set as a
+    variable to another value, wins there; but it redacts no less than this one. A worker that was forked has the callback; for another one
+    it must be importable, else `health` says so there, and texts are replaced whole, unless that process has a callback of its own.
 
     ```python
     from concurrent.futures import ThreadPoolExecutor

@@ -9,7 +9,7 @@ from optree import interrupts
 from optree.builder.stream import WAIT_SECONDS
 from optree.store import descriptors, lock, numbering, upkeep
 from optree.store.journal import HELD_RECORDS
-from optree.store.settle import BACKGROUND_BYTES, SMALL_BYTES
+from optree.store.settle import BACKGROUND_BYTES, BEGIN_SECONDS, SMALL_BYTES
 from optree.store.upkeep import SYNC_SECONDS
 from optree.tracing.runtime import EXIT_SECONDS, IDLE_SESSIONS, ROOM_SECONDS
 
@@ -29,6 +29,7 @@ PROMISES = [
     ("docs/reference/files.md", r"takes one beyond ([\d,]+)\.", numbering._FREE[0]),
     ("docs/reliability.md", r"More than ([\d,]+) such files are not kept in mind", upkeep._MOST_LEFT),
     ("docs/reliability.md", r"and (\d+) where it does not answer", 4 * IDLE_SESSIONS),
+    ("docs/reliability.md", r"is removed after (\d+) s by whoever settles", BEGIN_SECONDS),
     ("docs/decisions/007-sessions-are-settled-by-whoever-comes.md", r"if the session is below (\d+) MiB", SMALL_BYTES / (1 << 20)),
     ("docs/decisions/007-sessions-are-settled-by-whoever-comes.md", r"the ledger is free within (\d+) ms", lock.TRY_SECONDS * 1e3),
     ("docs/decisions/030-a-forked-child-closes-what-is-for-locks.md", r"that function, for ([\d.]+) s at most", descriptors._FORK_SECONDS),

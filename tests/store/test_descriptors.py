@@ -39,6 +39,19 @@ def taken(tmp_path):
         os.close(number)
 
 
+@pytest.mark.skipif(calls.open_kept is calls.open_file, reason="on Windows numbers are not chosen")
+@pytest.mark.parametrize("plain", [True, False])
+def test_what_stays_open_is_in_the_upper_half(tmp_path, plain):
+    """Files that stay open have numbers that the program's own files do not get soon: of the upper half of the first 1,024."""
+    (tmp_path / "file").touch()
+    opened = calls._open_kept if plain else calls.open_kept
+    fds = [opened(tmp_path / "file", os.O_RDONLY) for _ in range(3)]
+    for fd in fds:
+        os.close(fd)
+    most = min(1024, os.sysconf("SC_OPEN_MAX"))
+    assert all(most // 2 <= fd < most for fd in fds), fds
+
+
 @pytest.fixture(autouse=True)
 def _never_by_itself(monkeypatch):
     """Let nothing look but what the test calls."""

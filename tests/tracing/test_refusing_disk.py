@@ -192,6 +192,32 @@ def test_late_records_that_are_refused(finished, directory, saved):
     assert 8.0 == saved(lead).session.totals.cost_usd
 
 
+LATE_SYNCS = """
+from optree.store.system import OS
+refuses, synced, datasync = {refuses}, [], OS.datasync
+def counted(self, fd):
+    if refuses:
+        raise OSError(5, "Input/output error")
+    datasync(self, fd)
+    synced.append(fd)
+with optree.session("lead"), optree.turn(), optree.llm("m") as op:
+    pass
+optree.flush("snapshot", 60)
+OS.datasync = counted
+for _ in range(8):
+    op.account(cost_usd=1.0)
+print(optree.flush("sync", 60), len(synced) > 0, any("is not on the disk: Input/output error" in text for text in optree.health()["problems"]))
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(("refuses", "expected"), [(False, "True True False"), (True, "False False True")])
+def test_late_records_that_a_flush_forces_to_the_disk(refuses, expected, finished):
+    """They are on the disk when `flush("sync")` is True, those too whose file is still open; where it is False `health` says why."""
+    code, out, err = finished(LATE_SYNCS.format(refuses=refuses))
+    assert (0, expected + "\n") == (code, out), err
+
+
 TAKEN_AT_LAST = """
 import resource
 ops = []

@@ -7,6 +7,7 @@ import pytest
 import optree
 from optree.redaction import Redaction
 from optree.store import Directory
+from optree.tracing import config
 from optree.tracing.config import Config, ConfigInUse, carry
 from optree.tracing.runtime import RUNTIME
 
@@ -354,3 +355,14 @@ def test_what_was_configured_before_a_fork_redacts_too(tmp_path):
     os.waitpid(child, 0)
     with os.fdopen(reading) as said:
         assert "['own', 'theirs'] True" == said.read()
+
+
+def test_callbacks_that_are_replaced_are_not_kept(tmp_path, monkeypatch):
+    """Of those that a process had set before, the last 64 are kept at most, for processes that it forked; each is named once."""
+    monkeypatch.setattr(config, "_callbacks", {})
+    tokens = []
+    for number in range(100):
+        callback = str.upper if number == 99 else lambda text, number=number: f"{text} {number}"
+        redacting = Config(redact=Redaction(callback=callback))
+        tokens += [carry(redacting, Directory.of(tmp_path)).token, carry(redacting, Directory.of(tmp_path)).token]
+    assert (64, 100, tokens[-1]) == (len(config._callbacks), len(set(tokens)), next(reversed(config._callbacks)))
