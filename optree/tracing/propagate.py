@@ -52,7 +52,7 @@ def child_env(env: dict[str, str] | None = None) -> dict[str, str]:
             neither names a directory, this process's variables do.
 
     Returns:
-        A new dict. Where no session is open, nothing names one but an ``OPTREE_PARENT`` in *env*, and the child records sessions of its own.
+        A new dict. Where no session is open, it names none but what ``OPTREE_PARENT`` in *env* does, and the child records its own.
     """
     environment: Any = os.environ if env is None else env
     try:

@@ -206,7 +206,8 @@ optree.flush("snapshot", 60)
 OS.datasync = counted
 for _ in range(8):
     op.account(cost_usd=1.0)
-print(optree.flush("sync", 60), len(synced) > 0, any("is not on the disk: Input/output error" in text for text in optree.health()["problems"]))
+done, problems = optree.flush("sync", 60), optree.health()["problems"]
+print(done, len(synced) > 0, any("Input/output error" in text for text in problems))
 os._exit(0)
 """
 
