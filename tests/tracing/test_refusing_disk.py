@@ -194,20 +194,26 @@ def test_late_records_that_are_refused(finished, directory, saved):
 
 LATE_SYNCS = """
 from optree.store.system import OS
-refuses, synced, datasync = {refuses}, [], OS.datasync
-def counted(self, fd):
+from pathlib import Path
+refuses, synced, datasync, sync = {refuses}, {{}}, OS.datasync, OS.sync
+def counted(self, fd, call=datasync):
     if refuses:
         raise OSError(5, "Input/output error")
-    datasync(self, fd)
-    synced.append(fd)
+    before = os.fstat(fd)
+    call(self, fd)
+    synced[before.st_ino] = before.st_size
 with optree.session("lead"), optree.turn(), optree.llm("m") as op:
     pass
 optree.flush("snapshot", 60)
-OS.datasync = counted
+with optree.session("next"):  # forgets the one before
+    pass
+optree.flush("snapshot", 60)
+OS.datasync, OS.sync = counted, lambda self, fd: counted(self, fd, sync)
 for _ in range(8):
     op.account(cost_usd=1.0)
 done, problems = optree.flush("sync", 60), optree.health()["problems"]
-print(done, len(synced) > 0, any("Input/output error" in text for text in problems))
+there = [path.stat() for path in Path(os.environ["OPTREE_BASE_DIR"]).glob("sessions/*.live/j-*")]
+print(done, all(synced.get(one.st_ino) == one.st_size for one in there), any("Input/output error" in text for text in problems))
 os._exit(0)
 """
 
