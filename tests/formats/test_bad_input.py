@@ -3,6 +3,7 @@
 import gzip
 import random
 import shutil
+from functools import partial
 
 import pytest
 import zstandard
@@ -11,6 +12,7 @@ from optree.errors import FormatError, OptreeError
 from optree.formats.installed import detected
 from optree.tree import walk_sessions
 from tests.formats.samples import FORMATS, WRITTEN, placed, sample
+from tests.growth import SQUARE, growth
 
 NAMES = [form.name for form in FORMATS]
 LINES = [form for form in FORMATS if form.name in ("events", "events-v1", "transcript", "ai-agent-v3", "claude-code", "codex")]
@@ -91,13 +93,21 @@ def test_noise_ends_the_reading_well(form, written):
 
 
 @every
+@pytest.mark.parametrize("beginning", [b"", b"{", b"[", b'{"object"'])
+@pytest.mark.parametrize("blanks", [b"\n", b" ", b"\n ", b"#\n", b"- ", b"`", b"a "])
+def test_what_repeats_is_looked_at_in_linear_time(form, tmp_path, beginning, blanks):
+    """Whether a file is of a format is told in a time that grows with what is looked at, whatever stands there."""
+    assert SQUARE > growth(lambda size: partial(form.detect, tmp_path / "x", beginning + blanks * size), 500)
+
+
+@every
 def test_json_of_another_kind_ends_the_reading_well(form, written):
     """Values of any other type in any place of a document raise nothing but errors of ours."""
     target, file = written
     data = file.read_bytes()
     data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
     places = [at for at in range(len(data)) if data[at : at + 1] == b":"]
-    for place in places[:: max(1, len(places) // 80)]:
+    for place in places[:: max(1, len(places) // 30)]:
         for value in (b"null,", b"[],", b"{},", b'"x",', b"1e999,", b"-1,", b'"x":'):
             file.write_bytes(data[: place + 1] + value + data[place + 1 :])
             read(form, target)

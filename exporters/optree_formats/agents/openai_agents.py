@@ -21,7 +21,7 @@ from optree_formats.agents.recording import SessionRecording, text_in, time_of
 
 AGENT = "openai-agents"
 PROVIDER = "openai"
-_BEGINS = re.compile(rb'\s*(?:\{\s*"data"\s*:\s*)?\[?\s*\{\s*"object"\s*:\s*"trace(?:\.span)?"')
+_BEGINS = re.compile(rb'\s*(?:\{\s*"data"\s*:\s*)?(?:\[\s*)?\{\s*"object"\s*:\s*"trace(?:\.span)?"')
 _REPEATED = ("task", "turn")
 """Names of custom spans that stand around others; their usage is a sum of these."""
 _LARGEST_DOCUMENT = 64 << 20
