@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from optree.store.directory import KEPT, SUFFIXES, Directory, exists, journals
 from optree.store.reader import Flaw
@@ -60,10 +59,6 @@ class Damage(Struct):
         lines += [line.format(getattr(self, name)) for name, line in _COUNTS.items() if getattr(self, name)]
         lines += [self.kept] if self.kept and lines else []
         return [line for line in lines if line not in self.earlier]
-
-    def needs_files(self) -> bool:
-        """Tell whether files show more of what was lost than a snapshot can say; of records that were never written none does."""
-        return bool(replace(self, dropped=0, kept="").unsaid())
 
     def lost(self) -> list[str]:
         """Return what was lost for good, one line each: what the next snapshot says."""

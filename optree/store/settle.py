@@ -12,6 +12,7 @@ from time import monotonic, sleep, time
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from optree import records as r
 from optree.background import Job
@@ -314,7 +315,8 @@ def _settle(loaded: Loaded, live: Path, paths: list[Path], options: StoreOptions
     """End what joined processes left open, save and bill what was loaded from *live*; False if its journals must stay."""
     if loaded.session.ended_at is None or loaded.txn != live.name.removesuffix(LIVE):  # else another session's files would be written
         return False
-    whole, unsaid = not loaded.damage.needs_files(), bool(loaded.damage.unsaid())
+    unsaid = bool(loaded.damage.unsaid())
+    whole = not replace(loaded.damage, dropped=0, kept="").unsaid()  # of records that were never written no file shows more
     others = [path for path in paths if not path.name.startswith(OWNERS)]
     if whole and loaded.damage.snapshot:
         loaded.damage.keep(loaded.txn, options.directory, options.system)

@@ -70,13 +70,13 @@ def class_of_error(error: BaseException | None) -> FailureClass | None:
     """Return the class of an exception; None if it has none."""
     if error is None:
         return None
-    if (status := status_of(error)) >= _BAD_REQUEST:
-        return class_of_status(status, text(error))
+    if (code := _code_of(error)) >= _BAD_REQUEST:
+        return class_of_status(code, text(error))
     names = [kind.__name__ for kind in type(error).__mro__]
     if any("Timeout" in name for name in names):
         return "timeout"
-    if status < 0:
-        return _BY_RPC.get(status) or class_of_text(text(error))
+    if code < 0:
+        return _BY_RPC.get(code) or class_of_text(text(error))
     return next((_BY_NAME[name] for name in names if name in _BY_NAME), None)
 
 
@@ -87,7 +87,12 @@ def class_of_raised(message: str | None) -> FailureClass | None:
 
 
 def status_of(error: BaseException | None) -> int:
-    """Return the HTTP status that a client's exception tells; 0 for none, as where the process exits with a code."""
+    """Return the HTTP status that a client's exception tells; 0 for none."""
+    return code if (code := _code_of(error)) in _STATUSES else 0
+
+
+def _code_of(error: BaseException | None) -> int:
+    """Return the HTTP status, or the code of JSON-RPC or gRPC, that an exception tells; 0 for none, as where the process exits with one."""
     if not isinstance(error, Exception):
         return 0
     try:
@@ -98,7 +103,7 @@ def status_of(error: BaseException | None) -> int:
     except Exception as flaw:  # noqa: BLE001 - anybody's code
         pass_on(flaw)
         return 0
-    return code if type(code) is int and code in _STATUSES else 0
+    return code if type(code) is int else 0
 
 
 def was_not_sent(error: BaseException | None) -> bool:

@@ -256,7 +256,7 @@ with optree.session("lead"), optree.turn(), optree.llm("m") as op:
     op.account(cost_usd=1.0)
 optree.flush("snapshot", 60)
 if not (child := os.fork()):
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, -1))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
     op.account(cost_usd=1.0)
     op.account(cost_usd=1.0)
     print(optree.flush("sync"), flush=True)
