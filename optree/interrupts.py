@@ -199,6 +199,7 @@ _LOADED_LATER: Final = frozenset(
         "ruamel",
         "tomllib",
         "uuid",
+        "websockets",
         "zlib",
         "zstandard",
     ]

@@ -45,7 +45,12 @@ LIBRARIES: Final = {
     "websockets": Library(
         "17.4",
         18,
-        {"websockets.asyncio.connection": "websockets:asyncio_connection", "websockets.sync.connection": "websockets:sync_connection"},
+        {
+            "websockets.asyncio.connection": "websockets:asyncio_connection",
+            "websockets.asyncio.client": "websockets:asyncio_connect",
+            "websockets.sync.connection": "websockets:sync_connection",
+            "websockets.sync.client": "websockets:sync_connect",
+        },
     ),
     "botocore": Library("1.44", 2, {"botocore.client": "botocore:client"}),
     "mcp": Library("2.3", 3, {"mcp.client.session": "mcp:client", "mcp.server.runner": "mcp:server"}),

@@ -43,11 +43,14 @@ def client(module: ModuleType, is_on: Callable[[], bool]) -> list[Hook]:
     """Hook aiohttp's session where requests are sent. Nothing is done if not *is_on*."""
     from aiohttp import client_reqrep, streams
 
+    from optree.capture.websockets import aiohttp_connect
+
     told = {"__slots__": (), "closed": getattr(client_reqrep, "_CONNECTION_CLOSED_EXCEPTION", None)}
     noted = type("StreamReader", (_NotedReader, streams.StreamReader), told)
     function = module.ClientSession._request  # noqa: SLF001 - all its methods come by there
     give = functools.partial(_given, module, function)
-    return [(module.ClientSession, "_request", await_within(function, functools.partial(_sending, noted, give, is_on)))]
+    sends = await_within(function, functools.partial(_sending, noted, give, is_on))
+    return [(module.ClientSession, "_request", sends), *aiohttp_connect(module, is_on)]
 
 
 def _sending(

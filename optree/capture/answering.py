@@ -7,8 +7,16 @@ from typing import Any, Final
 
 from optree.values import encode, is_list, is_object
 
+WEBSOCKET: Final = "websocket:"
+"""In place of a path: an answer whose events go through a websocket (`socket_events`)."""
 _JSON: Final = "application/json"
 _EVENTS: Final = "text/event-stream"
+REALTIME: Final = "realtime.response"
+"""The kind of object that an answer of the Realtime API is."""
+_SPOKEN: Final = {
+    "refusal": ("refusal", "refusal"), "output_text": ("output_text", "text"), "output_audio": ("output_audio_transcript", "transcript"),
+}  # fmt: skip
+"""By the type of a part of an item, what its events are named by, and the member that has its text."""
 _OF_CHUNK: Final = ("id", "object", "created", "model", "service_tier", "system_fingerprint")
 
 
@@ -17,7 +25,7 @@ def body_of(answer: Any, path: str, query: str, request: Any) -> tuple[str, byte
     low = path.lower().rstrip("/")
     if ":streamgeneratecontent" in low:
         return (_EVENTS, _event(answer)) if "alt=sse" in query else (_JSON, encode([answer]))
-    if not (is_object(request) and request.get("stream") is True) or low.endswith(("/api/chat", "/api/generate")):
+    if not (is_object(request) and request.get("stream") is True) or low.endswith((WEBSOCKET, "/api/chat", "/api/generate")):
         return _JSON, encode(answer)  # Ollama's stream is lines of JSON, of which one may be all
     if low.endswith("/responses"):
         return _EVENTS, b"".join(_event(one, name=True) for one in _numbered(_responses(answer)))
@@ -32,6 +40,16 @@ def body_of(answer: Any, path: str, query: str, request: Any) -> tuple[str, byte
     else:
         chunks[-1] |= told
     return _EVENTS, b"".join(map(_event, chunks)) + b"data: [DONE]\n\n"
+
+
+def socket_events(answer: Any, request: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the events of an answer of OpenAI's Realtime API, or of its Responses API in WebSocket mode; *request* asks for it."""
+    if not is_object(answer):  # a text that was streamed
+        answer = {"output": [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": answer}]}]}
+    if answer.get("object") == REALTIME:
+        return [one | {"event_id": f"event_{answer.get('id')}_{number}"} for number, one in enumerate(_realtime(answer))]
+    lane = {} if request.get("stream_id") is None else {"stream_id": request["stream_id"]}
+    return [one | lane for one in _numbered(_responses(answer))]
 
 
 def bedrock_events(answer: Any) -> Iterator[dict[str, Any]]:
@@ -109,14 +127,34 @@ def _parts_of_item(item: dict[str, Any], of_item: dict[str, Any]) -> Iterator[di
         yield {"type": "response.reasoning_summary_part.done", "part": part} | where
     for place, part in enumerate(_objects(item.get("content"))):
         where = of_item | {"content_index": place}
-        name, said = ("refusal", part.get("refusal")) if part.get("type") == "refusal" else ("output_text", part.get("text"))
-        if part.get("type") not in ("refusal", "output_text"):
+        if (spoken := _SPOKEN.get(str(part.get("type")))) is None:
             continue
-        kind, member = f"response.{name}", "refusal" if name == "refusal" else "text"
+        name, member = spoken
+        kind, said = f"response.{name}", part.get(member)
         yield {"type": "response.content_part.added", "part": part | {member: ""}} | where
         yield {"type": f"{kind}.delta", "delta": said or "", "logprobs": []} | where
         yield {"type": f"{kind}.done", member: said or "", "logprobs": []} | where
         yield {"type": "response.content_part.done", "part": part} | where
+
+
+def _realtime(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the events of an answer of OpenAI's Realtime API, without audio, which is not recorded."""
+    of_answer = {"response_id": answer.get("id", "")}
+    items = [item | ({"content": [_without_audio(part) for part in _objects(item["content"])]} if "content" in item else {})
+             for item in _objects(answer.get("output"))]  # fmt: skip
+    answer = answer | {"output": items}
+    yield {"type": "response.created", "response": answer | {"output": [], "status": "in_progress", "usage": None}}
+    for place, item in enumerate(items):
+        of_item = of_answer | {"output_index": place, "item_id": item.get("id", "")}
+        shown = {name: [] if name == "content" else value for name, value in item.items()}
+        yield {"type": "response.output_item.added", "output_index": place, "item": shown | {"status": "in_progress"}} | of_answer
+        yield from _parts_of_item(item, of_item)
+        yield {"type": "response.output_item.done", "output_index": place, "item": item} | of_answer
+    yield {"type": "response.done", "response": answer}
+
+
+def _without_audio(part: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in part.items() if name != "audio"}
 
 
 def _numbered(events: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -88,8 +88,26 @@ class ModelSocket:
         self._under_way: dict[Any, ModelResponse] = {}
         self._steering: list[Any] = []
         """What the program sent for the response that the server begins next."""
+        self.is_stand_in = False
+        """True where what is recorded is given in place of a model's events."""
         self.is_receiving = False
         """True while the program waits for an event, where that is noted."""
+
+    def stands_in(self, session: dict[str, Any] | None) -> None:
+        """Take that it is a stand-in, with that session, if it is of a realtime interface."""
+        self.is_stand_in = True
+        if session is not None:
+            self._is_session_known, self._session = True, session
+
+    @property
+    def session(self) -> dict[str, Any] | None:
+        """The session of a realtime interface; None of another."""
+        return dict(self._session) if self._is_realtime else None
+
+    @property
+    def is_realtime(self) -> bool:
+        """True for one of the Realtime API."""
+        return self._is_realtime
 
     @staticmethod
     def is_told(kind: str, *, sent: bool) -> bool:

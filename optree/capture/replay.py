@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 from msgspec import UNSET
 
 from optree.builder import Op, SessionTreeBuilder
-from optree.capture.answering import body_of
+from optree.capture.answering import REALTIME, body_of
 from optree.capture.recorded import (
     Lost,
     RecordedCall,
@@ -39,7 +39,7 @@ from optree.tracing.recorded import CURRENT_REPLAY, Recorded
 from optree.tracing.runtime import RUNTIME
 from optree.tree import Tree
 from optree.tree.walk import recount, walk_ops, walk_sessions
-from optree.values import decode, raw
+from optree.values import decode, is_object, raw
 
 REPLAY, FORK_AT, TOOLS = "OPTREE_REPLAY", "OPTREE_FORK_AT", "OPTREE_REPLAY_TOOLS"
 """Variables of the environment: the session whose answers a program gets, the path from which on it gets new ones, `live` or `recorded`."""
@@ -157,7 +157,7 @@ class Replay:
                 self._warn(op, "sent")
                 return None
             if library:
-                why: str | None = f"{NOT_THROUGH}{library}, only through httpx, aiohttp and botocore: the request was not sent"
+                why: str | None = f"{NOT_THROUGH}{library} in a fork: the request was not sent"
             else:
                 why = unusable(call.node) if call is not None else self._difference(request, self._left, "a model")
             if why is not None:
@@ -173,6 +173,13 @@ class Replay:
         costs = [entry.cost_usd for entry in call.node.accounting if entry.cost_usd is not None]
         op.builder.set_op(op, **{REPLAY_OF: op.replayed}, **({COST: sum(costs)} if any(costs) else {}))
         return _recorded(call, path, query)
+
+    def socket_session(self, *, realtime: bool) -> dict[str, Any] | None:
+        """See `_Active.socket_session`: it is that of the first call that was recorded and is left."""
+        if self._is_fork or self._to_difference:
+            return None
+        asked = [call.request for call in self._left if is_object(call.request) and realtime == _is_realtime(call.node)]
+        return {name: value for name, value in asked[0].items() if name != "messages"} if asked else {}
 
     def tool(self, op: Op, *, is_stream: bool = False, is_remote: bool = False, runs: str = "") -> Recorded | None:
         """Return what a call of a tool gets, by its op; None for one that runs. Raises `OptreeError` for one that was not recorded so.
@@ -330,6 +337,11 @@ class _Active:
             fault(error)
             raise OptreeError(f"{_SAYS}{type(error).__name__}: {error}") from error
 
+    def socket_session(self, *, realtime: bool) -> dict[str, Any] | None:
+        """Return the session with which a stand-in for a model behind a websocket begins; None where the program connects to that."""
+        found = self._replay()
+        return found.socket_session(realtime=realtime) if isinstance(found, Replay) else None
+
     def refusal(self, op: Op, library: str) -> Callable[[], None] | None:
         """Return what raises in place of sending an op's request through a *library* that no recorded answer can be given through.
 
@@ -386,11 +398,18 @@ def as_recorded(tree: Tree) -> Tree:
     return tree
 
 
+def _is_realtime(node: OperationNode) -> bool:
+    answer = decode(node.response.payload) if node.response is not None else None
+    return is_object(answer) and answer.get("object") == REALTIME
+
+
 def _recorded(call: RecordedCall, path: str, query: str) -> StoredReply | None:
     node = call.node
     if node.status == "failed" and node.response is None:
         status = node.attributes.get(STATUS_CODE, int(HTTPStatus.SERVICE_UNAVAILABLE))
-        return _failed(status, node.error or "the call failed when it was recorded")
+        head, _, said = (node.error or "").partition(": ")  # with the status ahead of it, as `Exchange` records it
+        said = said if said and head.startswith(f"{status} ") else node.error
+        return _failed(status, said or "the call failed when it was recorded")
     kind, body = body_of(decode(node.response.payload) if node.response else {}, path, query, call.request)
     return StoredReply(200, {"content-type": kind, **_request_id(node)}, body)
 

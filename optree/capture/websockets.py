@@ -8,15 +8,18 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
+from socket import create_connection
 from types import ModuleType
 from typing import Any, Final
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
+from optree.capture.answering import WEBSOCKET, socket_events
 from optree.capture.bodies import MOST_BYTES, loads
 from optree.capture.hooks import Hook, SentRequest, await_within, run_within
 from optree.capture.realtime import ModelResponse, ModelSocket
-from optree.capture.replay import ACTIVE
+from optree.capture.replay import ACTIVE, StoredReply
+from optree.capture.stand_in import handing, listening
 from optree.interrupts import pass_on
 from optree.tracing.faults import guarded
 from optree.values import is_object
@@ -25,6 +28,15 @@ _TYPE: Final = r'"type"\s*:\s*"(?:session|conversation|response|input_audio_buff
 _TYPE_IN_TEXT: Final = re.compile(_TYPE)
 _TYPE_IN_BYTES: Final = re.compile(_TYPE.encode())
 _BLANKS: Final = 64
+_REFUSED: Final = 400
+_ENDS: Final = ("/realtime", "/responses")
+"""Ends of the paths of models behind websockets."""
+_HERE: Final = "127.0.0.1"
+_OF_PLACE: Final = frozenset({
+    "host", "port", "sock", "unix", "path", "ssl", "ssl_context", "server_hostname", "proxy", "proxy_ssl", "proxy_server_hostname",
+    "proxy_auth", "proxy_headers", "verify_ssl", "fingerprint",
+})  # fmt: skip
+"""Options of a connection that say where it leads, and how that is known."""
 _Place = Callable[[Any], tuple[str, str] | None]
 """Returns host and path of a connection; None of one that is not a client's."""
 _sockets: WeakKeyDictionary[Any, ModelSocket] = WeakKeyDictionary()
@@ -46,8 +58,8 @@ def aiohttp_client(module: ModuleType, is_on: Callable[[], bool]) -> list[Hook]:
     owner = module.ClientWebSocketResponse
     sends = functools.partial(_sending, is_on, _place_in_aiohttp)
     return [
-        (owner, "send_str", await_within(owner.send_str, sends)),
-        (owner, "send_bytes", await_within(owner.send_bytes, sends)),
+        (owner, "send_str", await_within(owner.send_str, functools.partial(sends, owner.send_str))),
+        (owner, "send_bytes", await_within(owner.send_bytes, functools.partial(sends, owner.send_bytes))),
         (owner, "receive", await_within(owner.receive, functools.partial(_aiohttp_receiving, is_on))),
         (owner, "close", await_within(owner.close, functools.partial(_closing, is_on))),
     ]
@@ -55,10 +67,97 @@ def aiohttp_client(module: ModuleType, is_on: Callable[[], bool]) -> list[Hook]:
 
 def _connection(owner: Any, is_on: Callable[[], bool], within: Callable[..., Callable[..., Any]]) -> list[Hook]:
     return [
-        (owner, "send", within(owner.send, functools.partial(_sending, is_on, _place))),
+        (owner, "send", within(owner.send, functools.partial(_sending, is_on, _place, owner.send))),
         (owner, "recv", within(owner.recv, functools.partial(_receiving, is_on))),
         (owner, "close", within(owner.close, functools.partial(_closing, is_on))),
     ]
+
+
+def asyncio_connect(module: ModuleType, is_on: Callable[[], bool]) -> list[Hook]:
+    """Hook how websockets connects in asyncio: in a replay, to a stand-in for a model."""
+    function = module.connect.create_connection
+
+    def watching(connect: Any) -> _Connecting | None:
+        socket = _stand_in_at(connect.uri) if is_on() else None
+        return None if socket is None else _Connecting(socket, functools.partial(given, connect))
+
+    async def given(connect: Any, port: int) -> Any:
+        connect.uri, connect.proxy = _plain(connect.uri), None
+        left = {name: value for name, value in connect.connection_kwargs.items() if name not in _OF_PLACE}
+        connect.connection_kwargs = left | {"host": _HERE, "port": port}
+        return await function(connect)
+
+    return [(module.connect, "create_connection", await_within(function, watching))]
+
+
+def sync_connect(module: ModuleType, is_on: Callable[[], bool]) -> list[Hook]:
+    """Hook the same where threads connect."""
+    function = module.connect
+
+    def watching(uri: str, **kwargs: Any) -> _Connecting | None:
+        socket = _stand_in_at(uri) if is_on() else None
+        return None if socket is None else _Connecting(socket, functools.partial(given, uri, kwargs))
+
+    def given(uri: str, kwargs: dict[str, Any], port: int) -> Any:
+        left = {name: value for name, value in kwargs.items() if name not in _OF_PLACE}
+        return function(_plain(uri), **left, sock=create_connection((_HERE, port)), proxy=None)
+
+    return [(module, "connect", run_within(function, watching))]
+
+
+def aiohttp_connect(module: ModuleType, is_on: Callable[[], bool]) -> list[Hook]:
+    """Hook the same of aiohttp's session."""
+    function = module.ClientSession._ws_connect  # noqa: SLF001 - all its ways come by there
+
+    def watching(session: Any, url: Any, **kwargs: Any) -> _Connecting | None:
+        socket = _stand_in_at(str(session._build_url(url))) if is_on() else None  # noqa: SLF001 - as above
+        return None if socket is None else _Connecting(socket, functools.partial(given, session, kwargs))
+
+    async def given(session: Any, kwargs: dict[str, Any], port: int) -> Any:
+        left = {name: value for name, value in kwargs.items() if name not in _OF_PLACE}
+        return await function(session, f"http://{_HERE}:{port}/", **left)
+
+    return [(module.ClientSession, "_ws_connect", await_within(function, watching))]
+
+
+def _plain(uri: str) -> str:
+    """Return an address without TLS, which a stand-in has not."""
+    return f"ws://{uri.partition('://')[2]}"
+
+
+@guarded
+def _stand_in_at(uri: str) -> ModelSocket | None:
+    """Return what is to be known of a stand-in for the model at an address; None for one that is connected to."""
+    parts = urlsplit(uri)
+    if not parts.path.rstrip("/").endswith(_ENDS):
+        return None
+    socket = ModelSocket(parts.hostname or "", f"{parts.path}?{parts.query}")
+    session = ACTIVE.socket_session(realtime=socket.is_realtime)
+    if session is None:
+        return None
+    socket.stands_in(session if socket.is_realtime else None)
+    return socket
+
+
+class _Connecting:
+    """A connection that a stand-in is put in the place of."""
+
+    def __init__(self, socket: ModelSocket, connect: Callable[[int], Any]) -> None:
+        self._socket, self._connect = socket, connect
+
+    def begin(self) -> None:
+        """Nothing is to be known of it yet."""
+
+    def given(self) -> Any:
+        """Connect to the stand-in."""
+        return self._connect(listening(self._socket.session))
+
+    def returned(self, connection: Any) -> None:
+        """Know the connection."""
+        _sockets[connection] = self._socket
+
+    def raised(self, error: BaseException) -> None:
+        """There is none."""
 
 
 def _place(connection: Any) -> tuple[str, str] | None:
@@ -99,19 +198,43 @@ def _socket(connection: Any, kind: str, place: _Place, *, sent: bool) -> ModelSo
     return socket
 
 
-def _sending(is_on: Callable[[], bool], place: _Place, connection: Any = None, message: Any = None, *_args: Any, **more: Any) -> Any:
-    return _sent(connection, more.get("data", message), place) if is_on() else None
+def _sending(
+    is_on: Callable[[], bool],
+    place: _Place,
+    function: Callable[..., Any],
+    connection: Any = None,
+    message: Any = None,
+    *_args: Any,
+    **more: Any,
+) -> Any:
+    return _sent(connection, more.get("data", message), place, function) if is_on() else None
 
 
 @guarded
-def _sent(connection: Any, message: Any, place: _Place) -> _SentEvent | None:
+def _sent(connection: Any, message: Any, place: _Place, function: Callable[..., Any]) -> _SentEvent | None:
     found = _event(message)
     if found is None:
         return None
     event, _ = found
     socket = _socket(connection, event["type"], place, sent=True)
     response = None if socket is None else socket.sends(event)
-    return None if response is None or socket is None else _SentEvent(socket, response)
+    if response is None or socket is None:
+        return None
+    answer = ACTIVE.answer(response.exchange.op, WEBSOCKET) if socket.is_stand_in else None
+    if answer is None:
+        return _SentEvent(socket, response, ACTIVE.refusal(response.exchange.op, "websockets"))
+    handed = handing(_events(answer, event))
+    return _SentEvent(socket, response, functools.partial(function, connection, handed.decode() if isinstance(message, str) else handed))
+
+
+def _events(answer: StoredReply, request: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the events by which a model gives a recorded answer to an event, or the error that it is."""
+    told = loads(answer.body)
+    if answer.status < _REFUSED:
+        return socket_events(told, request)
+    error = told["error"] | {"code": str(answer.status)} | ({"event_id": request["event_id"]} if "event_id" in request else {})
+    lane = {"stream_id": request["stream_id"]} if "stream_id" in request else {}
+    return [{"type": "error", "status": answer.status, "error": error} | lane]
 
 
 class _SentEvent(SentRequest):
@@ -119,8 +242,8 @@ class _SentEvent(SentRequest):
 
     __slots__ = ("_response", "_socket")
 
-    def __init__(self, socket: ModelSocket, response: ModelResponse) -> None:
-        super().__init__(response.exchange, ACTIVE.refusal(response.exchange.op, "websockets"))
+    def __init__(self, socket: ModelSocket, response: ModelResponse, given: Callable[[], Any] | None) -> None:
+        super().__init__(response.exchange, given)
         self._socket, self._response = socket, response
 
     def raised(self, error: BaseException) -> None:

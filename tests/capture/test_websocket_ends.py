@@ -200,16 +200,17 @@ def test_budgets(model, recording, client):
     assert ("ok", "It rains", TOKENS) == (only_op(recording).status, said_by(only_op(recording)), only_op(recording).accounting[0].tokens)
 
 
-def test_a_replay(model):
-    """In a replay nothing is asked for: no recorded answer can be given through a websocket."""
-    model.says(SESSION, HEARS, *answer("r-1", "It rains"))
+def test_a_fork(model):
+    """Ahead of the place where a run is forked nothing is asked for: no recorded answer can be given through a websocket to the model."""
+    model.says(SESSION, HEARS, *answer("r-1", "It rains"), HEARS, *answer("r-2", "It rains"))
 
     def asks():
         with optree.session("agent"), optree.turn(), websockets.sync.client.connect(f"ws://{model.url}/realtime?model=m") as connection:
             connection.recv()
-            connection.send(json.dumps(CREATE))
-            while json.loads(connection.recv())["type"] != "response.done":
-                continue
+            for _ in range(2):
+                connection.send(json.dumps(CREATE))
+                while json.loads(connection.recv())["type"] != "response.done":
+                    continue
 
     instrument()
     try:
@@ -218,7 +219,7 @@ def test_a_replay(model):
         model.heard.clear()
         with (
             pytest.raises(AssertionError, match=r"1\.1: recorded answers cannot be given through websockets"),
-            replay(recorded.tree),
+            replay(recorded.tree, at="1.2"),
             capture(),
         ):
             assert ConnectionError is outcome(asks)[0]
