@@ -407,9 +407,9 @@ def _recorded(call: RecordedCall, path: str, query: str) -> StoredReply | None:
     node = call.node
     if node.status == "failed" and node.response is None:
         status = node.attributes.get(STATUS_CODE, int(HTTPStatus.SERVICE_UNAVAILABLE))
-        head, _, said = (node.error or "").partition(": ")  # with the status ahead of it, as `Exchange` records it
-        said = said if said and head.startswith(f"{status} ") else node.error
-        return _failed(status, said or "the call failed when it was recorded")
+        error = node.error or "the call failed when it was recorded"
+        head, _, said = error.partition(": ")  # with the status ahead of it, as `Exchange` records it
+        return _failed(status, said if said and head.startswith(f"{status} ") else error)
     kind, body = body_of(decode(node.response.payload) if node.response else {}, path, query, call.request)
     return StoredReply(200, {"content-type": kind, **_request_id(node)}, body)
 
