@@ -213,7 +213,7 @@ for _ in range(8):
     op.account(cost_usd=1.0)
 done, problems = optree.flush("sync", 60), optree.health()["problems"]
 there = [path.stat() for path in Path(os.environ["OPTREE_BASE_DIR"]).glob("sessions/*.live/j-*")]
-print(done, all(synced.get(one.st_ino) == one.st_size for one in there), any("Input/output error" in text for text in problems))
+print(done, all(synced.get(one.st_ino) == one.st_size for one in there), any("Input/output error" in text for text in problems), flush=True)
 os._exit(0)
 """
 
