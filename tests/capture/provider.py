@@ -1,6 +1,8 @@
 """A provider on this machine that answers as it is told: what SDKs call in these tests."""
 
+import contextlib
 import json
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -28,6 +30,26 @@ def events(*values, done=True, names=False):
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.open = {}
+
+    def process_request_thread(self, request, client_address):
+        """Serve a connection, for as long as its client keeps it."""
+        self.open[request] = threading.current_thread()
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            del self.open[request]
+
+    def server_close(self):
+        """End all connections, and the threads that serve them: a process with threads is warned when it forks."""
+        super().server_close()
+        for request, thread in list(self.open.items()):
+            with contextlib.suppress(OSError):  # the client was quicker
+                request.shutdown(socket.SHUT_RDWR)
+            thread.join(10.0)
 
 
 class Provider:
