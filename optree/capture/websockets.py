@@ -110,7 +110,7 @@ def aiohttp_connect(module: ModuleType, is_on: Callable[[], bool]) -> list[Hook]
     function = module.ClientSession._ws_connect  # noqa: SLF001 - all its ways come by there
 
     def watching(session: Any, url: Any, **kwargs: Any) -> _Connecting | None:
-        socket = _stand_in_at(str(session._build_url(url))) if is_on() else None  # noqa: SLF001 - as above
+        socket = _stand_in_at(url, session._build_url) if is_on() else None  # noqa: SLF001 - as above
         return None if socket is None else _Connecting(socket, functools.partial(given, session, kwargs))
 
     async def given(session: Any, kwargs: dict[str, Any], port: int) -> Any:
@@ -126,9 +126,9 @@ def _plain(uri: str) -> str:
 
 
 @guarded
-def _stand_in_at(uri: str) -> ModelSocket | None:
-    """Return what is to be known of a stand-in for the model at an address; None for one that is connected to."""
-    parts = urlsplit(uri)
+def _stand_in_at(uri: Any, whole: Callable[[Any], Any] = str) -> ModelSocket | None:
+    """Return what is to be known of a stand-in for the model at an address, made *whole*; None for one that is connected to."""
+    parts = urlsplit(str(whole(uri)))
     if not parts.path.rstrip("/").endswith(_ENDS):
         return None
     socket = ModelSocket(parts.hostname or "", f"{parts.path}?{parts.query}")
