@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from optree.capture.exchange import Exchange, begin, phrase_of
-from optree.capture.hooks import Hook, SentRequest, await_within
+from optree.capture.hooks import Hook, SentRequest, await_within, is_being_sent
 from optree.capture.replay import ACTIVE, StoredReply
 from optree.tracing.faults import guarded
 from optree.values import MAX_ITEMS, encode, is_object, plain
@@ -133,7 +133,7 @@ def _begun(session: Any, method: Any, url: Any, data: Any, json: Any) -> tuple[E
     if is_object(json):
         data = encode(plain(json, MAX_ITEMS)) if any(name in json for name in _MODEL) else None
     body = data.encode() if isinstance(data, str) else bytes(data) if isinstance(data, (bytes, bytearray)) else None
-    if body is None:
+    if body is None or is_being_sent(body):
         return None
     to = session._build_url(url)  # noqa: SLF001 - it may be relative
     exchange = begin("POST", to.host or "", to.path, body)

@@ -150,7 +150,11 @@ def _realtime(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield {"type": "response.output_item.added", "output_index": place, "item": shown | {"status": "in_progress"}} | of_answer
         yield from _parts_of_item(item, of_item)
         yield {"type": "response.output_item.done", "output_index": place, "item": item} | of_answer
+        if answer.get("conversation_id") is not None:
+            yield {"type": "conversation.item.added", "previous_item_id": None, "item": item}
+            yield {"type": "conversation.item.done", "previous_item_id": None, "item": item}
     yield {"type": "response.done", "response": answer}
+    yield {"type": "rate_limits.updated", "rate_limits": []}
 
 
 def _without_audio(part: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,8 @@ IsOn = Callable[[], bool]
 Hook = tuple[Any, str, Any]
 """What stands in the place of a function: owner, name and replacement."""
 _sending: dict[int, ref[_Sending]] = {}
-"""By id, requests that are being sent: a hook that another library's is put around, and one around that, see it once."""
+"""By id, requests that are being sent, and by that of their bodies: a hook that another library's is put around, and one around that, see
+each once, and so do those of two clients of which one sends through the other."""
 
 
 class Watch(Protocol):
@@ -120,7 +121,13 @@ def _send(
         return None
     answer = ACTIVE.answer(exchange.op, request.url.path, request.url.query.decode("latin-1"))
     given = None if answer is None else functools.partial(_given, module, request, answer)
-    return _Sending(id(request), exchange, noted, given)
+    return _Sending((id(request), id(content)), exchange, noted, given)
+
+
+def is_being_sent(body: bytes) -> bool:
+    """Tell whether that very body is of a request that another client sends, as httpx does through aiohttp."""
+    sending = _sending.get(id(body))
+    return sending is not None and sending() is not None
 
 
 def _given(module: ModuleType, request: Any, answer: StoredReply) -> Any:
@@ -151,25 +158,31 @@ class SentRequest:
 class _Sending(SentRequest):
     """One that is known as long as this lives at the longest, be it left in order or not."""
 
-    __slots__ = ("__weakref__", "_noted", "_request")
+    __slots__ = ("__weakref__", "_noted", "_sent")
 
-    def __init__(self, request: int, exchange: Exchange, noted: type[Any], given: Callable[[], Any] | None) -> None:
+    def __init__(self, sent: tuple[int, int], exchange: Exchange, noted: type[Any], given: Callable[[], Any] | None) -> None:
         super().__init__(exchange, given)
-        self._request, self._noted = request, noted
+        self._sent, self._noted = sent, noted
 
     def begin(self) -> None:
-        """Know the request."""
-        _sending[self._request] = ref(self)
+        """Know the request and its body."""
+        known = ref(self)
+        for one in self._sent:
+            _sending[one] = known
 
     def raised(self, error: BaseException) -> None:
-        """Forget it."""
-        _sending.pop(self._request, None)
+        """Forget them."""
+        self._forget()
         super().raised(error)
+
+    def _forget(self) -> None:
+        for one in self._sent:
+            _sending.pop(one, None)
 
     @guarded
     def returned(self, response: Any) -> None:
         """Take the answer: its body, or each piece of it as the program reads it."""
-        _sending.pop(self._request, None)
+        self._forget()
         content = getattr(response, "_content", None)
         self.exchange.responded(response.status_code, response.headers.raw, content)
         if content is None:

@@ -6,6 +6,7 @@ it or the server began it itself. Of the conversation it is known what passed by
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
@@ -175,6 +176,8 @@ class ModelSocket:
             self._name(self._updates[-1])
         elif kind == "conversation.item.create":
             self._put(event.get("item"), event.get("previous_item_id"), is_sent=True)
+        elif kind == "conversation.item.delete":
+            self._items = [one for one in self._items if one.id != event.get("item_id")]
         elif kind == "input_audio_buffer.append":
             self._buffered += _size(event.get("audio"))
         elif kind == "input_audio_buffer.clear":
@@ -205,8 +208,8 @@ class ModelSocket:
 
     @property
     def _parameters(self) -> dict[str, Any]:
-        told = [self._session, *self._updates]
-        return {name: value for one in told for name, value in one.items() if value is not None and name not in _OF_SESSION}
+        told = functools.reduce(merged, [self._session, *self._updates])
+        return {name: value for name, value in told.items() if value is not None and name not in _OF_SESSION}
 
     @property
     def _provider(self) -> str:
@@ -231,7 +234,7 @@ class ModelSocket:
             return
         if not response.is_whole:
             asked = response.asked
-            parameters = self._parameters | asked.parameters
+            parameters = merged(self._parameters, asked.parameters)
             response.exchange.asks(asked._replace(model=asked.model or self._model, parameters=parameters))
         response.exchange.responded(_ANSWERED, _LINES, None)
         response.is_of_conversation = told.get("conversation_id") is not None
@@ -385,6 +388,12 @@ class ModelSocket:
                     found["audio"] = _reference(size, heard)
             parts.append(found)
         return item | {"content": parts}
+
+
+def merged(session: dict[str, Any], update: dict[str, Any]) -> dict[str, Any]:
+    """Return a session as it is after an update: an object in it keeps the members that the update does not name."""
+    told = {name: merged(session[name], new) if is_object(new) and is_object(session.get(name)) else new for name, new in update.items()}
+    return session | told
 
 
 def _note(response: ModelResponse, data: bytes) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 from msgspec import UNSET
 
 from optree.builder import Op, SessionTreeBuilder
-from optree.capture.answering import REALTIME, body_of
+from optree.capture.answering import REALTIME, WEBSOCKET, body_of
 from optree.capture.recorded import (
     Lost,
     RecordedCall,
@@ -34,6 +34,7 @@ from optree.interrupts import new_rlock
 from optree.nodes import REPLAY_OF, OperationNode, Pool
 from optree.redaction import redact
 from optree.store.recovery import load
+from optree.tracing.failures import ERROR_TYPE
 from optree.tracing.faults import fault
 from optree.tracing.recorded import CURRENT_REPLAY, Recorded
 from optree.tracing.runtime import RUNTIME
@@ -52,6 +53,8 @@ NOT_THROUGH: Final = "recorded answers cannot be given through "
 """Beginning of a difference that is none of the request: its library."""
 STATUS_CODE: Final = "http.response.status_code"
 """The attribute that has the HTTP status of an op's last attempt, if one of them was refused."""
+NO_ANSWER: Final = 0
+"""In place of a status: the connection breaks."""
 _REFUSED: Final = int(HTTPStatus.BAD_REQUEST)
 """The status of a request that was not recorded: clients do not try again."""
 _JSON: Final = "application/json"
@@ -406,6 +409,8 @@ def _is_realtime(node: OperationNode) -> bool:
 def _recorded(call: RecordedCall, path: str, query: str) -> StoredReply | None:
     node = call.node
     if node.status == "failed" and node.response is None:
+        if path == WEBSOCKET and node.attributes.get(ERROR_TYPE) == "network":
+            return StoredReply(NO_ANSWER, {}, b"")
         status = node.attributes.get(STATUS_CODE, int(HTTPStatus.SERVICE_UNAVAILABLE))
         error = node.error or "the call failed when it was recorded"
         head, _, said = error.partition(": ")  # with the status ahead of it, as `Exchange` records it

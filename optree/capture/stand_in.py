@@ -13,12 +13,20 @@ from itertools import count
 from typing import Any, Final
 
 from optree.capture.bodies import loads
+from optree.capture.realtime import merged
 from optree.interrupts import suppress
 from optree.values import encode, is_list, is_object
 
 _GIVEN: Final = "optree.given"
 """The type of the event that hands over what is to be said."""
 _MISSING: Final = "optree replay: what was recorded of a websocket is given by the package websockets, which is not installed"
+_CANNOT_GO_ON: Final = 1011
+_ACKNOWLEDGED: Final = {
+    "conversation.item.delete": "conversation.item.deleted", "conversation.item.truncate": "conversation.item.truncated",
+    "input_audio_buffer.clear": "input_audio_buffer.cleared", "input_audio_buffer.commit": "input_audio_buffer.committed",
+}  # fmt: skip
+"""What a realtime interface says to events that only change what it has."""
+_OF_ITEM: Final = ("item_id", "content_index", "audio_end_ms")
 _SECONDS: Final = 30.0
 """After which a program that has not connected is not waited for."""
 
@@ -38,9 +46,9 @@ def listening(session: dict[str, Any] | None) -> int:
     return port
 
 
-def handing(events: list[dict[str, Any]]) -> bytes:
-    """Return the message that has these events said."""
-    return encode({"type": _GIVEN, "events": events})
+def handing(events: list[dict[str, Any]], *, closes: bool) -> bytes:
+    """Return the message that has these events said, and the connection closed behind them if it *closes*."""
+    return encode({"type": _GIVEN, "events": events, "closes": closes})
 
 
 def _serve(listener: socket.socket, session: dict[str, Any] | None, kind: Any, protocol: Any) -> None:
@@ -54,8 +62,11 @@ def _serve(listener: socket.socket, session: dict[str, Any] | None, kind: Any, p
                 connection.send(encode(event).decode())
             numbers = count(1)
             for message in connection:
-                for event in _said(loads(message.encode() if isinstance(message, str) else message), session, numbers):
+                told = loads(message.encode() if isinstance(message, str) else message)
+                for event in _said(told, session, numbers) if is_object(told) else ():
                     connection.send(encode(event).decode())
+                if is_object(told) and told.get("type") == _GIVEN and told.get("closes"):
+                    connection.close(_CANNOT_GO_ON)
         finally:
             connection.close()
 
@@ -64,19 +75,21 @@ def _beginning(session: dict[str, Any] | None) -> list[dict[str, Any]]:
     return [] if session is None else [{"type": "session.created", "event_id": "event_0", "session": session}]
 
 
-def _said(event: Any, session: dict[str, Any] | None, numbers: Iterator[int]) -> list[Any]:
+def _said(event: dict[str, Any], session: dict[str, Any] | None, numbers: Iterator[int]) -> list[Any]:
     """Return what is said to an event: what it hands over, or what a realtime interface says to one that asks for no response."""
-    if not is_object(event):
-        return []
-    kind, number = event.get("type"), next(numbers)
+    kind, name = event.get("type"), f"event_{next(numbers)}"
     if kind == _GIVEN:
         events = event.get("events")
         return events if is_list(events) else []
-    if session is not None and kind == "session.update" and is_object(new := event.get("session")):
-        session |= new
-        return [{"type": "session.updated", "event_id": f"event_{number}", "session": session}]
-    if session is not None and kind == "conversation.item.create" and is_object(item := event.get("item")):
-        item = {"id": f"item_{number}", "object": "realtime.item", "status": "completed"} | item
+    if session is None:
+        return []
+    if kind == "session.update" and is_object(new := event.get("session")):
+        session |= merged(session, new)
+        return [{"type": "session.updated", "event_id": name, "session": session}]
+    if kind == "conversation.item.create" and is_object(item := event.get("item")):
+        item = {"id": f"item_{name}", "object": "realtime.item", "status": "completed"} | item
         told = {"previous_item_id": event.get("previous_item_id"), "item": item}
-        return [{"type": f"conversation.item.{name}", "event_id": f"event_{number}_{name}"} | told for name in ("added", "done")]
+        return [{"type": f"conversation.item.{what}", "event_id": f"{name}_{what}"} | told for what in ("added", "done")]
+    if (said := _ACKNOWLEDGED.get(str(kind))) is not None:
+        return [{"type": said, "event_id": name} | {what: event[what] for what in _OF_ITEM if what in event}]
     return []

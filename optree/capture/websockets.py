@@ -18,7 +18,7 @@ from optree.capture.answering import WEBSOCKET, socket_events
 from optree.capture.bodies import MOST_BYTES, loads
 from optree.capture.hooks import Hook, SentRequest, await_within, run_within
 from optree.capture.realtime import ModelResponse, ModelSocket
-from optree.capture.replay import ACTIVE, StoredReply
+from optree.capture.replay import ACTIVE, DIFFERENCE, NO_ANSWER, StoredReply
 from optree.capture.stand_in import handing, listening
 from optree.interrupts import pass_on
 from optree.tracing.faults import guarded
@@ -223,7 +223,8 @@ def _sent(connection: Any, message: Any, place: _Place, function: Callable[..., 
     answer = ACTIVE.answer(response.exchange.op, WEBSOCKET) if socket.is_stand_in else None
     if answer is None:
         return _SentEvent(socket, response, ACTIVE.refusal(response.exchange.op, "websockets"))
-    handed = handing(_events(answer, event))
+    closes = answer.status == NO_ANSWER or DIFFERENCE in response.exchange.op.bare.attributes  # else a program would wait for more
+    handed = handing([] if answer.status == NO_ANSWER else _events(answer, event), closes=closes)
     return _SentEvent(socket, response, functools.partial(function, connection, handed.decode() if isinstance(message, str) else handed))
 
 

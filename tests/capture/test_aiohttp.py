@@ -7,6 +7,8 @@ import threading
 from pathlib import Path
 
 import aiohttp
+import anthropic
+import openai
 import pytest
 from aiohttp.streams import StreamReader
 from google import genai
@@ -14,9 +16,10 @@ from google import genai
 import optree
 from optree.capture import uninstrument
 from optree.nodes import Tokens
+from optree.testing import capture, replay
 from optree.tree import walk_ops
 from optree.values import decode
-from tests.capture.calls import CHAT, CHAT_EVENTS, QUESTION
+from tests.capture.calls import CHAT, CHAT_EVENTS, MESSAGE, MESSAGE_EVENTS, QUESTION
 from tests.capture.provider import EVENTS, Provider, Reply
 from tests.capture.test_broken import CHATS, STREAMS, outcome
 
@@ -311,3 +314,57 @@ def test_the_documentation_counts_them():
     """The page on capture says how many broken answers there are."""
     page = Path(__file__).parents[2] / "docs/howto/capture.md"
     assert f"{len(ALL)} by aiohttp" in page.read_text("utf-8")
+
+
+def through_openai(url, streamed):
+    """Ask by OpenAI's client over aiohttp; returns what is said."""
+
+    async def asking():
+        options = {"base_url": f"{url}/v1", "api_key": "none", "http_client": openai.DefaultAioHttpClient()}
+        async with openai.AsyncOpenAI(**options) as client:
+            found = await client.chat.completions.create(model="gpt-5", messages=QUESTION, stream=streamed)
+            if not streamed:
+                return found.choices[0].message.content
+            return "".join([chunk.choices[0].delta.content or "" async for chunk in found if chunk.choices])
+
+    return asyncio.run(asking())
+
+
+def through_anthropic(url, streamed):
+    """Ask by Anthropic's."""
+
+    async def asking():
+        options = {"base_url": url, "api_key": "none", "http_client": anthropic.DefaultAioHttpClient()}
+        async with anthropic.AsyncAnthropic(**options) as client:
+            asks = {"model": "claude-5", "max_tokens": 99, "messages": QUESTION}
+            if not streamed:
+                return (await client.messages.create(**asks)).content[0].text
+            async with client.messages.stream(**asks) as stream:
+                return await stream.get_final_text()
+
+    return asyncio.run(asking())
+
+
+SDKS = [
+    *((through_openai, streamed, reply) for streamed, reply in ((False, CHAT), (True, CHAT_EVENTS))),
+    *((through_anthropic, streamed, reply) for streamed, reply in ((False, MESSAGE), (True, MESSAGE_EVENTS))),
+]
+
+
+@pytest.mark.parametrize(("ask", "streamed", "reply"), SDKS)
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_client_that_sends_through_it_is_one_call(recording, provider, ask, streamed, reply, refused):
+    """What OpenAI's or Anthropic's client sends through aiohttp is seen once: one op, one answer, its tokens once; tried again too."""
+    provider.says(*([Reply({"error": {"message": "slow down"}}, status=429, headers={"retry-after-ms": "1"})] if refused else []), reply)
+    with optree.session("agent"), optree.turn():
+        hooked = ask(provider.url, streamed)
+    [(_, _, op)] = list(walk_ops(recording.tree))
+    totals = recording.tree.session.totals
+    assert ("ok", 1, 1 + refused) == (op.status, totals.llm_requests, len(op.accounting))
+    assert 17 == totals.input_tokens + totals.output_tokens + totals.cache_read_input_tokens
+    provider.says(reply)
+    with replay(recording.tree), capture() as again, optree.session("agent"), optree.turn():
+        assert hooked == ask(provider.url, streamed)
+    assert 1 == len(list(walk_ops(again.tree)))
+    uninstrument()
+    assert hooked == ask(provider.url, streamed)

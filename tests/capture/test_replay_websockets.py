@@ -1,23 +1,30 @@
 """Recorded answers over websockets: a replay connects to a stand-in for the model, and the program gets the events that its answers are."""
 
 import asyncio
+import json
 import sys
 
 import openai
 import pytest
+import websockets.exceptions
+import websockets.sync.client
 
-from optree.testing import replay
-from tests.capture.conftest import record
+import optree
+from optree.testing import capture, replay
+from tests.capture.conftest import outcome, record
 from tests.capture.test_replay import told
 from tests.capture.websocket_model import (
     ACKED,
     ASKED,
     CLIENTS,
     CREATE,
+    CUT,
     HEARS,
+    PCM,
     SAID,
     SESSION,
     answer,
+    asked_of,
     call,
     created,
     done,
@@ -178,3 +185,52 @@ def test_a_program(tmp_path, model):
     model.says(HEARS, HEARS)
     run = line("fork", txn, "--at", "2", "--", sys.executable, "agent.py", f"ws://{model.url}", code=1)
     assert "recorded answers cannot be given through websockets" in run.stderr
+
+
+def test_a_program_that_waits_for_more_comes_to_its_end(model):
+    """One that looks at no error is not left waiting: behind a request that is not given an answer the connection is closed."""
+    model.says(HEARS, *of_responses(SAID))
+
+    def waits(question):
+        with websockets.sync.client.connect(f"ws://{model.url}/responses") as connection:
+            connection.send(json.dumps(ASKS | {"input": question}))
+            while json.loads(connection.recv())["type"] != "response.completed":
+                continue
+
+    _, recorded = record(lambda: waits("Weather?"))
+    model.says()
+    with pytest.raises(websockets.exceptions.ConnectionClosedError), pytest.raises(AssertionError), replay(recorded.tree):
+        record(lambda: waits("Snow?"))
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_connection_that_broke_breaks_again(model, client):
+    """A response under which the connection was lost is not given, and the program's connection ends as well."""
+    model.says(HEARS, CUT)
+    before = outcome(lambda: client(model.url, [ASKS], opened="responses"))
+    with capture() as recorded, optree.session("agent"), optree.turn():
+        assert before == outcome(lambda: client(model.url, [ASKS], opened="responses"))
+    model.says()
+    with replay(recorded.tree), capture() as again, optree.session("agent"), optree.turn():
+        after = outcome(lambda: client(model.url, [ASKS], opened="responses"))
+    assert issubclass(after[0], Exception)
+    assert ("failed", "network") == (only_op(again).status, only_op(again).attributes["error.type"])
+
+
+def test_a_conversation_that_is_changed(model):
+    """An update leaves the parts of an object that it does not name, an item that is deleted is not sent, and what a model said is told."""
+    update = {"type": "session.update", "session": {"audio": {"output": {"voice": "marin"}}}}
+    drops = {"type": "conversation.item.delete", "item_id": "item-old"}
+    old = {"type": "conversation.item.create", "item": item("user", "Snow?") | {"id": "item-old"}}
+    model.says(SESSION, HEARS, HEARS, HEARS, HEARS, HEARS, *answer("r-1", "It rains"))
+    sends = [update, old, drops, ASKED, CREATE]
+    _, recorded = record(lambda: of_threads(model.url, sends))
+    asked = asked_of(recorded, only_op(recorded))
+    assert [item("user", "Weather?")] == asked["messages"]
+    assert (PCM, "marin") == (asked["audio"]["input"]["format"], asked["audio"]["output"]["voice"])
+    model.says()
+    with replay(recorded.tree):
+        found, again = record(lambda: of_threads(model.url, sends))
+    assert told(recorded) == told(again)
+    kinds = [event["type"] for event in found]
+    assert {"session.updated", "conversation.item.deleted", "conversation.item.done"} <= set(kinds)
