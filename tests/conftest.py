@@ -3,6 +3,7 @@ import signal
 import sys
 from collections import Counter
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -20,6 +21,12 @@ settings.load_profile("optree")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+SLOW = {
+    name: int(kept or 0)
+    for name, _, kept in (line.partition(" ") for line in Path(__file__).with_name("slow.txt").read_text("utf-8").splitlines())
+    if name != "#"
+}
+"""By function, which `make test` leaves out; one case in so many is run, none for 0."""
 BUNDLE = 50
 """Cases of one function that are handed out at once."""
 
@@ -58,8 +65,9 @@ def no_closed_journals(monkeypatch):
     monkeypatch.setattr(upkeep, "_left", set())
 
 
+@pytest.hookimpl(tryfirst=True)  # before those are left out that `-m` does not want
 def pytest_collection_modifyitems(items):
-    """Bundle tests for `--dist loadgroup`: one process runs those that share what a module makes once, and cases of one function.
+    """Mark the tests that `slow.txt` names, and bundle tests for `--dist loadgroup`: one process runs those that share what a module makes once, and cases of one function.
 
     Those of interrupts come first: they raise out of trace functions, and CPython 3.11.7 has crashed in that twice, in a process that had
     run thousands of tests before; never in a new one.
@@ -68,6 +76,8 @@ def pytest_collection_modifyitems(items):
     of_function = Counter()
     for item in items:
         path, function = item.nodeid.partition("::")[0], item.nodeid.partition("[")[0]
+        if function in SLOW and (SLOW[function] == 0 or of_function[function] % SLOW[function]):
+            item.add_marker(pytest.mark.slow)
         shared = any(one.scope in {"module", "package"} for found in item._fixtureinfo.name2fixturedefs.values() for one in found)
         item.add_marker(pytest.mark.xdist_group(path if shared else f"{function}:{of_function[function] // BUNDLE}"))
         of_function[function] += 1

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from optree.capture.exchange import Exchange, begin, phrase_of
 from optree.capture.hooks import Hook, SentRequest, await_within, is_being_sent
-from optree.capture.replay import ACTIVE, StoredReply
+from optree.capture.replay import ACTIVE, NO_ANSWER, StoredReply
 from optree.tracing.faults import guarded
 from optree.values import MAX_ITEMS, encode, is_object, plain
 
@@ -77,7 +77,9 @@ def _sending(
 async def _given(
     module: ModuleType, function: Callable[..., Any], session: Any, answer: StoredReply, method: Any, url: Any, kwargs: dict[str, Any]
 ) -> Any:
-    """Return a recorded answer as a session does that is connected to what gives it."""
+    """Return a recorded answer as a session does that is connected to what gives it, or raise that none came."""
+    if answer.status == NO_ANSWER:
+        raise (module.ServerTimeoutError if answer.timed_out else module.ClientConnectionError)(answer.body.decode())
     told = {
         "response_class": session._response_class,  # noqa: SLF001 - it has no other name
         "json_serialize": session.json_serialize,

@@ -19,7 +19,7 @@ from optree.capture.answering import bedrock_events
 from optree.capture.bodies import loads
 from optree.capture.exchange import Exchange, begin_asked, is_wanted
 from optree.capture.hooks import Hook, SentRequest, run_within
-from optree.capture.replay import ACTIVE, StoredReply
+from optree.capture.replay import ACTIVE, NO_ANSWER, StoredReply
 from optree.capture.requests import Asked
 from optree.interrupts import pass_on
 from optree.tracing.faults import guarded
@@ -56,6 +56,10 @@ def _calling(is_on: Callable[[], bool], made_by: Any = None, operation: Any = No
 
 def _given(made_by: Any, operation: str, answer: StoredReply) -> dict[str, Any]:
     """Return a recorded answer as the client does, or raise what it raises."""
+    if answer.status == NO_ANSWER:
+        from botocore.exceptions import EndpointConnectionError, ReadTimeoutError  # type: ignore[import-untyped]
+
+        raise (ReadTimeoutError if answer.timed_out else EndpointConnectionError)(endpoint_url=answer.body.decode())
     value: dict[str, Any] = decode(answer.body)
     told: dict[str, Any] = {"RequestId": answer.headers.get("x-request-id", ""), "HTTPStatusCode": answer.status, "RetryAttempts": 0}
     told["HTTPHeaders"] = answer.headers

@@ -12,7 +12,7 @@ from weakref import ref
 
 from optree.capture.exchange import Exchange, begin
 from optree.capture.observed import ClientCall
-from optree.capture.replay import ACTIVE, StoredReply
+from optree.capture.replay import ACTIVE, NO_ANSWER, StoredReply
 from optree.tracing.faults import guarded
 
 IsOn = Callable[[], bool]
@@ -131,7 +131,9 @@ def is_being_sent(body: bytes) -> bool:
 
 
 def _given(module: ModuleType, request: Any, answer: StoredReply) -> Any:
-    """Return a recorded answer as the client's response."""
+    """Return a recorded answer as the client's response, or raise that none came."""
+    if answer.status == NO_ANSWER:
+        raise (module.ReadTimeout if answer.timed_out else module.ConnectError)(answer.body.decode(), request=request)
     response = module.Response(answer.status, headers=answer.headers, content=answer.body, request=request)
     response.elapsed = timedelta()
     return response
@@ -166,7 +168,7 @@ class _Sending(SentRequest):
 
     def begin(self) -> None:
         """Know the request and its body."""
-        known = ref(self)
+        known: ref[_Sending] = ref(self)
         for one in self._sent:
             _sending[one] = known
 

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 from msgspec import UNSET
 
 from optree.builder import Op, SessionTreeBuilder
-from optree.capture.answering import REALTIME, WEBSOCKET, body_of
+from optree.capture.answering import REALTIME, body_of
 from optree.capture.recorded import (
     Lost,
     RecordedCall,
@@ -66,8 +66,11 @@ class StoredReply(NamedTuple):
     """An answer as it goes over the wire."""
 
     status: int
+    """`NO_ANSWER` for none."""
     headers: dict[str, str]
     body: bytes
+    """Of none it is why."""
+    timed_out: bool = False
 
 
 class _Answering(Protocol):
@@ -409,8 +412,9 @@ def _is_realtime(node: OperationNode) -> bool:
 def _recorded(call: RecordedCall, path: str, query: str) -> StoredReply | None:
     node = call.node
     if node.status == "failed" and node.response is None:
-        if path == WEBSOCKET and node.attributes.get(ERROR_TYPE) == "network":
-            return StoredReply(NO_ANSWER, {}, b"")
+        why = node.attributes.get(ERROR_TYPE)
+        if STATUS_CODE not in node.attributes and why in ("network", "timeout"):
+            return StoredReply(NO_ANSWER, {}, (node.error or "").encode(), why == "timeout")
         status = node.attributes.get(STATUS_CODE, int(HTTPStatus.SERVICE_UNAVAILABLE))
         error = node.error or "the call failed when it was recorded"
         head, _, said = error.partition(": ")  # with the status ahead of it, as `Exchange` records it
