@@ -176,8 +176,8 @@ def replay(
 
     A request that goes through one of the libraries which `optree.instrument` hooks gets what the same request got when the session was
     recorded, and is not sent; a tool that is called again gets its result, and does not run. A request that was not recorded gets an error
-    (HTTP 400) that says where it differs, a tool raises `optree.OptreeError`. Models that are not asked by httpx, aiohttp or botocore are
-    asked live, and some tools run, as those of the Claude Agent SDK. It holds for the whole process.
+    (HTTP 400) that says where it differs, a tool raises `optree.OptreeError`. Models that are not asked by httpx, aiohttp, botocore or
+    websockets are asked live, and some tools run, as those of the Claude Agent SDK. It holds for the whole process.
 
     With ``pytest --optree-update`` a file ``….json`` that is not there is written, and so is one whose calls differ: from the first
     difference on models are asked and tools run. It is written where the block raises nothing, without credentials.
@@ -297,7 +297,7 @@ def _write(file: Path, sessions: Collection[Session], asked: Collection[str]) ->
     [session] = sessions
     ops = [op for _, _, op in walk_ops(session.tree.session) if op.kind == "llm"]
     if live := [op.path for op in ops if f"{session.txn}:{op.path}" not in asked]:
-        why = "no request by httpx, aiohttp or botocore was captured of them, and a replay could not answer them"
+        why = "no request by httpx, aiohttp, botocore or websockets was captured of them, and a replay could not answer them"
         raise AssertionError(f"{file} was not written: its calls of models at {', '.join(live)} would be made live in each test: {why}")
     made = file.with_name(f".{file.name}.{os.getpid()}")
     try:

@@ -67,8 +67,9 @@ def no_closed_journals(monkeypatch):
 
 @pytest.hookimpl(tryfirst=True)  # before those are left out that `-m` does not want
 def pytest_collection_modifyitems(items):
-    """Mark the tests that `slow.txt` names, and bundle tests for `--dist loadgroup`: one process runs those that share what a module makes once, and cases of one function.
+    """Mark the tests that `slow.txt` names, and bundle tests for `--dist loadgroup`.
 
+    One process runs those that share what a module makes once, and cases of one function.
     Those of interrupts come first: they raise out of trace functions, and CPython 3.11.7 has crashed in that twice, in a process that had
     run thousands of tests before; never in a new one.
     """

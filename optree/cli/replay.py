@@ -43,9 +43,9 @@ def replay(
     """Run a program with what models and tools gave in a saved session, in place of asking and running them.
 
     A request gets what the same request got then, a call of a tool its result. One that was not recorded is refused, with where it differs.
-    Models that are not asked by httpx, aiohttp or botocore are asked live, and some tools run, which is said. [bold]last[/bold] is no
-    replay itself. The run is recorded as a session of its own. The exit code is the program's, or 1 if a call differed or a recorded one
-    did not come.
+    Models that are not asked by httpx, aiohttp, botocore or websockets are asked live, and some tools run, which is said.
+    [bold]last[/bold] is no replay itself. The run is recorded as a session of its own. The exit code is the program's, or 1 if a call
+    differed or a recorded one did not come.
 
     Example: [bold]optree replay last -- python agent.py[/bold]
     """
@@ -146,7 +146,6 @@ def _counted(recorded: Replay, ops: list[OperationNode], txn: str, *, is_fork: b
     if others := [op for op in ops if is_given and op.kind == "tool" and not any(name in op.attributes for name in told)]:
         phrases.append(f"{_calls(others, 'tools')} not replayed, the first at {others[0].path}")
     if live:
-        phrases.append(
-            f"{_calls(live, 'models')} made live: {'it is' if len(live) == 1 else 'they are'} not sent by httpx, aiohttp or botocore"
-        )
+        they = "it is" if len(live) == 1 else "they are"
+        phrases.append(f"{_calls(live, 'models')} made live: {they} not sent by httpx, aiohttp, botocore or websockets")
     return phrases

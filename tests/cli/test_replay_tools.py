@@ -130,7 +130,7 @@ def test_models_that_are_called_live(tmp_path):
     line("run", "--", sys.executable, "agent.py", "tides", "moon")
     [txn] = line.txns()
     run = line("replay", txn, "--", sys.executable, "agent.py", "tides", "moon")
-    live = "2 calls of models were made live: they are not sent by httpx, aiohttp or botocore"
+    live = "2 calls of models were made live: they are not sent by httpx, aiohttp, botocore or websockets"
     told = f"1 call of tools was not replayed, the first at 1.3; {live}"
     assert ("TIDES MOON\n", True) == (
         run.stdout,
