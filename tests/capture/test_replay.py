@@ -4,12 +4,14 @@ import asyncio
 import json
 import shutil
 import sys
+import threading
 
 import aiohttp
 import anthropic
 import httpx
 import openai
 import pytest
+from botocore.exceptions import BotoCoreError
 from msgspec.structs import replace
 
 import optree
@@ -28,6 +30,7 @@ from tests.capture.conftest import record
 from tests.capture.provider import Reply, events
 from tests.capture.test_aiohttp import READ, asked, gemini, gemini_reply, in_lines, value
 from tests.capture.test_bedrock import CALLS as BEDROCK
+from tests.capture.test_bedrock import client as bedrock
 from tests.capture.test_bedrock import converse, converse_stream
 from tests.capture.test_wire import CASES, COHERE_TOOLS, EVENTS, OLLAMA
 from tests.cli.conftest import CommandLine
@@ -440,6 +443,46 @@ def test_a_refusal_through_botocore(provider):
     with pytest.raises(AssertionError, match="not as recorded"), replay(recorded.tree):
         missed, _ = outcome_of(lambda: converse_stream(provider.url))
     assert ("ValidationException", 1) == (missed.response["Error"]["Code"], len(provider.requests))
+
+
+def through_openai(url, timeout):
+    """Ask by OpenAI's client, once."""
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=timeout) as client:
+        return chat(client, "Weather?")
+
+
+def through_aiohttp(url, timeout):
+    """Ask by aiohttp."""
+    return asked(value, url, session={"timeout": aiohttp.ClientTimeout(sock_read=timeout)})
+
+
+def through_botocore(url, timeout):
+    """Ask by botocore."""
+    bedrock(url, read_timeout=timeout).converse(modelId="m", messages=[{"role": "user", "content": [{"text": "Weather?"}]}])
+
+
+@pytest.mark.parametrize("ask", [through_openai, through_aiohttp, through_botocore])
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_call_that_got_no_answer(provider, ask, hangs):
+    """One that found no server, or waited too long, ends by such an exception of its client's again, and with the same class."""
+    held = threading.Event()
+    provider.says(Reply(b"{", b"}", hold=held))
+    url = provider.url if hangs else "http://127.0.0.1:9"
+    try:
+        before, recorded = outcome_of(lambda: ask(url, 0.2))
+    finally:
+        held.set()
+    with replay(recorded.tree):
+        after, again = outcome_of(lambda: ask(url, 0.2))
+    [first], [second] = llms(recorded), llms(again)
+    kinds = {
+        through_openai: openai.APIConnectionError,
+        through_aiohttp: (aiohttp.ClientError, TimeoutError),
+        through_botocore: BotoCoreError,
+    }
+    assert isinstance(before, kinds[ask])
+    assert isinstance(after, kinds[ask])
+    assert first.attributes["error.type"] == second.attributes["error.type"] == ("timeout" if hangs else "network")
 
 
 def test_a_recording_without_credentials(provider, client, tmp_path):
