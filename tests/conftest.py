@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from optree.store import upkeep
+from optree.store import settle, upkeep
 
 # A shared machine may take any time for one example, and for making it.
 settings.register_profile("optree", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -61,8 +61,9 @@ def signals():
 
 @pytest.fixture(autouse=True)
 def no_closed_journals(monkeypatch):
-    """Let no test wait for journals that another one has closed, of which some are on disks that fail for ever."""
+    """Let no test wait for journals and sessions that another one has left, of which some are on disks that fail for ever."""
     monkeypatch.setattr(upkeep, "_left", set())
+    monkeypatch.setattr(settle, "_left", {})
 
 
 @pytest.hookimpl(tryfirst=True)  # before those are left out that `-m` does not want
