@@ -15,6 +15,7 @@ from typing import Any, Final
 from optree.capture.exchange import Exchange, begin, phrase_of
 from optree.capture.hooks import Hook, SentRequest, await_within, is_being_sent
 from optree.capture.replay import ACTIVE, NO_ANSWER, StoredReply
+from optree.capture.websockets import aiohttp_connect
 from optree.tracing.faults import guarded
 from optree.values import MAX_ITEMS, encode, is_object, plain
 
@@ -42,8 +43,6 @@ _reading: dict[int, _Reading] = {}
 def client(module: ModuleType, is_on: Callable[[], bool]) -> list[Hook]:
     """Hook aiohttp's session where requests are sent. Nothing is done if not *is_on*."""
     from aiohttp import client_reqrep, streams
-
-    from optree.capture.websockets import aiohttp_connect
 
     told = {"__slots__": (), "closed": getattr(client_reqrep, "_CONNECTION_CLOSED_EXCEPTION", None)}
     noted = type("StreamReader", (_NotedReader, streams.StreamReader), told)

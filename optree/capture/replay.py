@@ -184,8 +184,8 @@ class Replay:
         """See `_Active.socket_session`: it is that of the first call that was recorded and is left."""
         if self._is_fork or self._to_difference:
             return None
-        asked = [call.request for call in self._left if is_object(call.request) and realtime == _is_realtime(call.node)]
-        return {name: value for name, value in asked[0].items() if name != "messages"} if asked else {}
+        asked = next((call.request for call in self._left if _is_realtime(call.node)), None) if realtime else None
+        return {name: value for name, value in asked.items() if name != "messages"} if is_object(asked) else {}
 
     def tool(self, op: Op, *, is_stream: bool = False, is_remote: bool = False, runs: str = "") -> Recorded | None:
         """Return what a call of a tool gets, by its op; None for one that runs. Raises `OptreeError` for one that was not recorded so.

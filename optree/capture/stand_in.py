@@ -31,7 +31,7 @@ _SECONDS: Final = 30.0
 """After which a program that has not connected is not waited for."""
 
 
-def listening(session: dict[str, Any] | None) -> int:
+def listen(session: dict[str, Any] | None) -> int:
     """Wait for one connection, aside, and return the port; *session* is that of a realtime interface. Raises `OSError`."""
     try:
         from websockets.server import ServerProtocol
@@ -46,8 +46,8 @@ def listening(session: dict[str, Any] | None) -> int:
     return port
 
 
-def handing(events: list[dict[str, Any]], *, closes: bool) -> bytes:
-    """Return the message that has these events said, and the connection closed behind them if it *closes*."""
+def hand_over(events: list[dict[str, Any]], *, closes: bool) -> bytes:
+    """Return the message by which these events are said, and the connection is closed behind them if it *closes*."""
     return encode({"type": _GIVEN, "events": events, "closes": closes})
 
 
@@ -58,8 +58,8 @@ def _serve(listener: socket.socket, session: dict[str, Any] | None, kind: Any, p
         connection = kind(connected, protocol, ping_interval=None)
         try:
             connection.handshake()
-            for event in _beginning(session):
-                connection.send(encode(event).decode())
+            if session is not None:
+                connection.send(encode({"type": "session.created", "event_id": "event_0", "session": session}).decode())
             numbers = count(1)
             for message in connection:
                 told = loads(message.encode() if isinstance(message, str) else message)
@@ -69,10 +69,6 @@ def _serve(listener: socket.socket, session: dict[str, Any] | None, kind: Any, p
                     connection.close(_CANNOT_GO_ON)
         finally:
             connection.close()
-
-
-def _beginning(session: dict[str, Any] | None) -> list[dict[str, Any]]:
-    return [] if session is None else [{"type": "session.created", "event_id": "event_0", "session": session}]
 
 
 def _said(event: dict[str, Any], session: dict[str, Any] | None, numbers: Iterator[int]) -> list[Any]:

@@ -19,7 +19,7 @@ from optree.capture.bodies import MOST_BYTES, loads
 from optree.capture.hooks import Hook, SentRequest, await_within, run_within
 from optree.capture.realtime import ModelResponse, ModelSocket
 from optree.capture.replay import ACTIVE, DIFFERENCE, NO_ANSWER, StoredReply
-from optree.capture.stand_in import handing, listening
+from optree.capture.stand_in import hand_over, listen
 from optree.interrupts import pass_on
 from optree.tracing.faults import guarded
 from optree.values import is_object
@@ -150,7 +150,7 @@ class _Connecting:
 
     def given(self) -> Any:
         """Connect to the stand-in."""
-        return self._connect(listening(self._socket.session))
+        return self._connect(listen(self._socket.session))
 
     def returned(self, connection: Any) -> None:
         """Know the connection."""
@@ -224,12 +224,14 @@ def _sent(connection: Any, message: Any, place: _Place, function: Callable[..., 
     if answer is None:
         return _SentEvent(socket, response, ACTIVE.refusal(response.exchange.op, "websockets"))
     closes = answer.status == NO_ANSWER or DIFFERENCE in response.exchange.op.bare.attributes  # else a program would wait for more
-    handed = handing([] if answer.status == NO_ANSWER else _events(answer, event), closes=closes)
+    handed = hand_over(_events(answer, event), closes=closes)
     return _SentEvent(socket, response, functools.partial(function, connection, handed.decode() if isinstance(message, str) else handed))
 
 
 def _events(answer: StoredReply, request: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the events by which a model gives a recorded answer to an event, or the error that it is."""
+    """Return the events by which a model gives a recorded answer to an event, or the error that it is; none where the connection broke."""
+    if answer.status == NO_ANSWER:
+        return []
     told = loads(answer.body)
     if answer.status < _REFUSED:
         return socket_events(told, request)
