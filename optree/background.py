@@ -157,7 +157,7 @@ class Job:
 
 
 def aside(work: Callable[[], object], seconds: float) -> Callable[[], bool]:
-    """Do some work in a thread of its own, waited for at most so many seconds; here where there can be no thread.
+    """Do some work of a process's end in a thread of its own, waited for at most so many seconds; here where there can be no thread.
 
     Returns a function that tells whether it still goes on.
     """

@@ -93,7 +93,7 @@ class Journal:
         self._given_up: list[Path] = []  # files that can no longer be written; some of the records in them may not be on the disk
         self._suspect: list[Path] = []  # files that could not be synced: what they have since `_synced` is written again
         self._claimed = self.fd = self._seed = -1
-        self.at_the_end = 0  # not 0 if other processes write to the same lists: positions are 'at the end' then
+        self.at_the_end = 0  # not 0 if lists may have entries that this process has not seen: positions are 'at the end' then
         if make:
             self.make(ordinal, above, lazy=lazy)
 

@@ -81,15 +81,6 @@ def _is_directory(path: Path) -> bool:
         return False
 
 
-def _is_file(path: Path) -> bool:
-    """Tell whether a file has that name. Raises `OSError` if that cannot be told, which `Path.is_file` keeps for itself on Python 3.14."""
-    try:
-        return stat.S_ISREG(path.stat().st_mode)
-    except FileNotFoundError as error:
-        pass_on(error)
-        return False
-
-
 class OS:
     """The real calls. Every method may raise `OSError`."""
 
@@ -193,12 +184,15 @@ class OS:
 
     def datasync_at(self, path: Path) -> None:
         """Wait until the data of the file with that name is on disk, if there is one."""
-        if _is_file(path):
+        try:
             fd = opened(calls.open_kept, path, os.O_RDWR | calls.O_NOFOLLOW | calls.O_NONBLOCK)
-            try:
-                self.datasync(fd)
-            finally:
-                self.close(fd)
+        except FileNotFoundError as error:
+            pass_on(error)
+            return
+        try:
+            self.datasync(fd)
+        finally:
+            self.close(fd)
 
     def sync(self, fd: int) -> None:
         """Wait until the file and its metadata are on disk."""
