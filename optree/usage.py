@@ -70,7 +70,7 @@ _HOLDING: Final = frozenset((*_HOLDERS, *_ENVELOPES))
 _NUMBERS: Final = frozenset((*_COUNTS, *_MONEY))
 _MAIN: Final = frozenset(name for name, kind in _COUNTS.items() if kind in ("input", "output"))
 _SNAKE: Final[dict[str, str]] = {}
-"""Names of members that were met, short ones in ASCII, in snake case."""
+"""Short names of members that were met, in snake case."""
 _MOST_NAMES: Final = 1024
 _RESPONSE: Final = frozenset(
     {"id", "object", "model", "choices", "candidates", "content", "message", "messages", "output", "response", "done"}

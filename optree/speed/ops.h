@@ -283,6 +283,20 @@ respond(PyObject *self, PyObject *core, PyObject *node)
     return record;
 }
 
+/* Make the record of a response that was left to the end, if there is one, the first of those that an end puts. */
+static int
+respond_first(PyObject *self, PyObject *core, PyObject *node, PyObject **records, Py_ssize_t *count)
+{
+    if (GET(self, op, _returned) == Py_None) {
+        return 0;
+    }
+    if ((records[*count] = respond(self, core, node)) == NULL) {
+        return -1;
+    }
+    (*count)++;
+    return 0;
+}
+
 /* Return the size of a payload, borrowed. */
 static PyObject *
 size_of(PyObject *payload)
@@ -348,11 +362,7 @@ end_call(PyObject *self, PyObject *core, PyObject *stream, PyObject *node, PyObj
 {
     PyObject *records[3];
     Py_ssize_t count = 0;
-    int result = 0;
-    if (GET(self, op, _returned) != Py_None) {
-        result = (records[count] = respond(self, core, node)) == NULL ? -1 : 0;
-        count += result == 0;
-    }
+    int result = respond_first(self, core, node, records, &count);
     PyObject *latency = result < 0 ? NULL : since_begin(self);
     if (latency == NULL || (records[count] = account_call(self, core, node, chain, latency)) == NULL) {
         result = -1;
@@ -371,11 +381,7 @@ end_answered(PyObject *self, PyObject *core, PyObject *stream, PyObject *node, P
 {
     PyObject *records[2];
     Py_ssize_t count = 0;
-    int result = 0;
-    if (GET(self, op, _returned) != Py_None) {
-        result = (records[count] = respond(self, core, node)) == NULL ? -1 : 0;
-        count += result == 0;
-    }
+    int result = respond_first(self, core, node, records, &count);
     if (result == 0) {
         result = (records[count] = end_node(self, core, stream, node)) == NULL ? -1 : 0;
         count += result == 0;

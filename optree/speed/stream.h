@@ -130,7 +130,7 @@ is_next(PyObject *stream, PyObject *held)
         && PyTuple_CheckExact(GET(stream, stream, _takers)) && PyObject_Size(GET(stream, stream, _queue)) == 0;
 }
 
-/* Tell whether a taker is a journal that can be written to directly: its file is open, and no other process writes to the same lists. */
+/* Tell whether a taker is a journal that can be written to directly: its file is open, and it gives positions (see `at_the_end`). */
 static int
 is_open_journal(PyObject *taker)
 {

@@ -151,7 +151,7 @@ def flush(level: Literal["write", "sync", "snapshot", "export"] = "write", timeo
         level: How far: ``write`` to the operating system, so that it survives the end of the process; ``sync`` to the disk, so that it
             survives a loss of power; ``snapshot`` into the snapshot of each session that is open or has ended and is still to be saved
             here; ``export`` to the OpenTelemetry collector, what has ended. ``snapshot`` also tries sessions again that were set aside,
-            since too many had ended behind a slow disk (`health` names them). Where one cannot be saved yet, this is False, and it is
+            since too many had ended behind a slow disk (`health` says so). Where one cannot be saved yet, this is False, and it is
             saved once that is possible, by this process or the next.
         timeout: Seconds to wait at most, for all sessions together.
 
