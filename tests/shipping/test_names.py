@@ -36,3 +36,11 @@ def test_errors_are_one_family():
 def test_public_surface():
     """What is public is listed in surface.txt with its signatures; after a change that is meant: python -m tests.shipping.surface."""
     assert FILE.read_text().splitlines() == surface()
+
+
+def test_tests_that_are_called_slow_are_there():
+    """Each line of `tests/slow.txt` names a test function: one that is renamed would be run by `make test` again, unsaid."""
+    names = [line.split()[0] for line in (ROOT / "tests/slow.txt").read_text().splitlines() if not line.startswith("#")]
+    assert names
+    for path, _, function in (name.partition("::") for name in names):
+        assert f"def {function}(" in (ROOT / path).read_text(), f"{path}::{function}"

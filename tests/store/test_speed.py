@@ -487,17 +487,6 @@ def calls(stream):
     return to_plain(builder.tree)
 
 
-@compiled
-@pytest.mark.parametrize("system", [None, Short, Faulty])
-def test_calls_of_tools(system):
-    """A call's begin with its arguments, and its result with its end, are what the Python functions make of them."""
-    make = {None: lambda: None, Short: lambda: Short(40), Faulty: lambda: Faulty("write", errno.ENOSPC, 7)}[system]
-    with plainly():
-        expected = recorded(calls, make())
-    assert 100 < len(expected[1])
-    assert expected == recorded(calls, make())
-
-
 USAGES = [
     {"prompt_tokens": 812, "completion_tokens": 64, "total_tokens": 876, "prompt_tokens_details": {"cached_tokens": 512}},
     {"input_tokens": 9, "output_tokens": 40, "cache_creation_input_tokens": 7, "output_tokens_details": {"reasoning_tokens": 30}},
@@ -540,14 +529,15 @@ def answered(stream):
 
 
 @compiled
+@pytest.mark.parametrize("work", [calls, answered])
 @pytest.mark.parametrize("system", [None, Short, Faulty])
-def test_calls_of_models(system):
-    """An entry of a usage that was read before, and a response with the op's end, are what the Python functions make of them."""
+def test_calls(system, work):
+    """Calls of tools, with arguments and results, and of models, whose usage was read before, are what the Python functions make."""
     make = {None: lambda: None, Short: lambda: Short(40), Faulty: lambda: Faulty("write", errno.ENOSPC, 7)}[system]
     with plainly():
-        expected = recorded(answered, make())
+        expected = recorded(work, make())
     assert 100 < len(expected[1])
-    assert expected == recorded(answered, make())
+    assert expected == recorded(work, make())
 
 
 class Named(dict):

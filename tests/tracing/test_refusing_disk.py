@@ -160,7 +160,7 @@ def test_sessions_whose_records_are_refused_give_their_descriptors_back(finished
     assert len([path for path in directory.sessions.iterdir() if path.suffix == ".live"]) <= KEPT + 2
 
 
-LATE = """
+LET_GO = """
 from pathlib import Path
 with optree.session("lead"), optree.turn(), optree.llm("m") as op:
     pass
@@ -168,6 +168,8 @@ optree.flush("snapshot", 60)
 with optree.session("next"):  # forgets the one before
     pass
 optree.flush("snapshot", 60)
+"""
+LATE = f"""{LET_GO}
 there = Path(os.environ["OPTREE_BASE_DIR"], "sessions")
 there.rename(there.with_suffix(".aside"))
 there.touch()
@@ -192,22 +194,15 @@ def test_late_records_that_are_refused(finished, directory, saved):
     assert 8.0 == saved(lead).session.totals.cost_usd
 
 
-LATE_SYNCS = """
+LATE_SYNCS = f"""{LET_GO}
 from optree.store.system import OS
-from pathlib import Path
-refuses, synced, datasync, sync = {refuses}, {{}}, OS.datasync, OS.sync
+refuses, synced, datasync, sync = REFUSES, {{}}, OS.datasync, OS.sync
 def counted(self, fd, call=datasync):
     if refuses:
         raise OSError(5, "Input/output error")
     before = os.fstat(fd)
     call(self, fd)
     synced[before.st_ino] = before.st_size
-with optree.session("lead"), optree.turn(), optree.llm("m") as op:
-    pass
-optree.flush("snapshot", 60)
-with optree.session("next"):  # forgets the one before
-    pass
-optree.flush("snapshot", 60)
 OS.datasync, OS.sync = counted, lambda self, fd: counted(self, fd, sync)
 for _ in range(8):
     op.account(cost_usd=1.0)
@@ -221,7 +216,7 @@ os._exit(0)
 @pytest.mark.parametrize(("refuses", "expected"), [(False, "True True False"), (True, "False False True")])
 def test_late_records_that_a_flush_forces_to_the_disk(refuses, expected, finished):
     """They are on the disk when `flush("sync")` is True, those too whose file is still open; where it is False `health` says why."""
-    code, out, err = finished(LATE_SYNCS.format(refuses=refuses))
+    code, out, err = finished(LATE_SYNCS.replace("REFUSES", str(refuses)))
     assert (0, expected + "\n") == (code, out), err
 
 
