@@ -170,7 +170,7 @@ def test_sessions_begun_one_after_another_look_once(begin, directory, monkeypatc
     for _ in range(20):
         begin()
     assert Job(upkeep.SAVING, lambda: None, str).wait(LONG)  # behind all that was asked for before
-    assert [directory] == looked
+    assert [directory] == [one for one in looked if one == directory]  # a thread of another test may look through its own
 
 
 def test_one_that_cannot_be_settled_holds_up_no_other(begin, killed, monkeypatch):
@@ -201,21 +201,23 @@ def test_one_that_cannot_be_settled_holds_up_no_other(begin, killed, monkeypatch
 @pytest.mark.parametrize("settled", [True, False])
 def test_what_is_asked_for_while_it_is_settled(settled, tmp_path, monkeypatch):
     """A flush speaks of what came before it: later records make it neither true nor false, and are settled later."""
-    options, seen = StoreOptions(Directory.of(tmp_path)), []
+    options, seen, really = StoreOptions(Directory.of(tmp_path)), [], settle_module.settle
 
-    def settle(txn, told, **_given):
-        """Be told of later records meanwhile."""
+    def settle(txn, told, **given):
+        """Be told of later records meanwhile; a thread of another test may settle what stands in its directory."""
+        if told is not options:
+            return really(txn, told, **given)
         seen.append(txn)
         settle_module.settle_later(txn, told)
         return settled
 
     monkeypatch.setattr(settle_module, "settle", settle)
-    monkeypatch.setattr(settle_module, "may_be_directory", lambda _path: True)
+    options.directory.live("txn-1").mkdir(parents=True)
     settle_module._left.clear()  # what other tests have left
     settle_module.settle_later("txn-1", options)
     try:
         assert (settled, 1 if settled else 3) == (settle_module.settle_left(LONG), len(seen))
-        assert ["txn-1"] == [left.txn for left in settle_module._left.values()]
+        assert ["txn-1"] == [left.txn for left in settle_module._left.values() if left.options is options]
     finally:
         settle_module._left.clear()
 
