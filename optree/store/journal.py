@@ -6,10 +6,10 @@ segment, under the same numbers; of more than `HELD_RECORDS` it counts the rest,
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from errno import EAGAIN, EMFILE, ENFILE
+from functools import partial
 from pathlib import Path
 from time import monotonic, sleep, time
 from typing import Literal
@@ -20,17 +20,15 @@ from optree.errors import StoreError
 from optree.ids import WRITER_SPAN
 from optree.interrupts import from_handler, new_rlock, pass_on, suppress
 from optree.store.directory import exists, refusal_of
+from optree.store.journal_lines import header_line, numbered_lines, put_at_the_end, write_held
 from optree.store.lock import note_refused
-from optree.store.numbering import claim, journal_name, last_before_another, omitted_by, put_at_the_end, rows, some_number
-from optree.store.reader import read_journal
-from optree.store.system import OS, REAL
+from optree.store.numbering import claim, journal_name, last_before_another, lost_since, rows, some_number
+from optree.store.system import OS, REAL, FileState
 from optree.store.upkeep import sync_left
-from optree.syscalls import calls
 
 RETRY_SECONDS = 2.0  # after a refusal `take` does not ask the disk for so long; `retry`, each second, does
 HELD_RECORDS = 20_000
 """Records that are kept in memory until the disk takes them."""
-_AT_ONCE = 256
 _NEVER = float("inf")
 _LAST_TRIES, _PAUSE_SECONDS = 12, 0.005
 Sync = Literal["write", "interval", "turn", "op"]
@@ -43,7 +41,7 @@ class Journal:
         *("live", "txn", "sync_level", "last", "dropped", "ordinal", "path", "fd", "problem", "dirty", "_syncs", "_ready", "_os", "_write"),
         *("_version", "_retry_at", "_unsaid", "_unsynced", "_claimed", "_seed", "_held", "_again", "_untried", "_named", "_guard"),
         *("_syncing", "_doomed", "_synced", "_given_up", "_suspect", "_rests", "resolved", "_gaps", "_counted", "refusal", "errno"),
-        *("_closing", "_noted", "_omitted", "at_the_end"),
+        *("_closing", "_noted", "_omitted", "at_the_end", "_paused", "_reopened"),
     )
 
     def __init__(
@@ -59,12 +57,14 @@ class Journal:
         system: OS = REAL,
         lazy: bool = False,
         ready: Callable[[], None] = lambda: None,
+        reopened: Callable[[bool], object] = bool,
         make: bool = True,
     ) -> None:
         """Create the file; *ordinal* 0 is the owner, None takes the next free number above *above*. Raises `OSError`, if not *lazy*.
 
         With *lazy* the file stays empty until the first record, and is made then if it cannot be made now. *ready* is called before a
-        file is begun later, and may raise `OSError`. Without *make* there is no file before `make` is called with the first numbers.
+        file is begun later, and may raise `OSError`; *reopened* after `pause`, with whether the file is there. Without *make* there is no
+        file before `make` is called with the first numbers.
         """
         self.live, self.txn = live, txn
         self.sync_level: Sync = sync
@@ -78,7 +78,8 @@ class Journal:
         self._held: deque[r.Record] = deque()  # to be written, under the numbers that they have, as soon as the disk takes them
         self._again: list[Path] = []  # files that could not be synced, of which that has records
         self._untried = 0  # how many of those held, the last ones, are in no file even in part
-        self._ready = ready
+        self._ready, self._reopened = ready, reopened
+        self._paused: FileState | None = None  # the file that the next record opens again
         self._os, self._write, self._version = system, system.write, version
         self._retry_at, self._unsaid = 0.0, 0
         self._guard = new_rlock()  # held for moments: to close no file while it is synced
@@ -161,6 +162,8 @@ class Journal:
         """Write records, all in one call to the operating system."""
         if self._unsynced is not None:
             self._give_up(self._unsynced)
+        if self._paused is not None:
+            self._reopen(self._paused)
         written = self.fd < 0 and self.whole  # by the call that begins the file
         if self.fd < 0 and not self._recover(batch if written else ()):
             self._hold(batch)
@@ -256,7 +259,36 @@ class Journal:
 
     def is_there(self) -> bool:
         """Tell whether the file is still where it was made."""
-        return self._os.is_at(self.fd, self.path)
+        return self._os.is_at(self.fd, self.path) if self._paused is None else self._os.is_as_left(self.path, self._paused)
+
+    @property
+    def is_begun(self) -> bool:
+        """Tell whether there is a file that the next record goes to."""
+        return self.fd >= 0 or self._paused is not None
+
+    def pause(self) -> None:
+        """Close the file, of a session that is idle; the next record opens it again. Raises `OSError`."""
+        with self._guard:
+            if self.fd < 0 or self._syncing or not (self.whole and self.is_there()):
+                return
+            if self.dirty and self.path not in self._given_up:
+                self._given_up.append(self.path)
+            self._close_files()
+            self._paused = self._os.state(self.path)
+
+    def _reopen(self, state: FileState) -> None:
+        """Open the file again, or begin another next."""
+        self._paused = None
+        try:
+            self.fd = self._os.reopen(self.path, state, append=True)
+        except FileNotFoundError as error:
+            pass_on(error)
+            self._reopened(False)
+        except OSError as error:
+            pass_on(error)
+            self._give_up(error)
+        else:
+            self._reopened(True)
 
     def renew(self, saved: int, why: str, *, there: bool = False) -> None:
         """Begin a new file as soon as may be in place of one that somebody removed, or that is *there* and another process's (see *why*).
@@ -328,6 +360,7 @@ class Journal:
         with self._guard:
             self._doomed += {self.fd, self._claimed} - {-1}
             self.fd = self._claimed = -1
+            self._paused = None
             if self._syncing:
                 return
         for fd in [*self._doomed]:
@@ -345,25 +378,13 @@ class Journal:
                 self._fault(self.path, error)
 
     def _lines(self, batch: Sequence[r.Record]) -> bytes:
-        """Return the lines of records, numbered from the next number on; an interrupt may have put one twice: each time it has another."""
-        lines: list[bytes] = []
-        for number, record in enumerate(batch, self.last + 1):
-            if self.at_the_end and not record.n:  # else it was tried before
-                put_at_the_end(record)
-            record.n = number
-            lines.append(r.line(record, self._seed))
-        return b"".join(lines)
+        return numbered_lines(batch, self.last, self._seed, at_the_end=bool(self.at_the_end))
 
     def _head(self) -> bytes:
         """Return the open file's first line, with whose sum all others begin."""
-        segment = int(self.path.stem.rpartition("-")[2])
-        first = self._held[0].n if self._held else self.last + 1
-        header = r.Header(
-            r.FORMAT, r.FORMAT, self.txn, f"{self.ordinal:04d}", segment, first, time() * 1e3, self._version,
-            os.getpid(), calls.nodename(), self.base,
-        )  # fmt: skip
         self._named, self.dirty = False, True
-        head, self._seed = r.header_line(header)
+        first = self._held[0].n if self._held else self.last + 1
+        head, self._seed = header_line(self.path, self.txn, self.ordinal, first, self._version, self.base)
         return head
 
     def _poison(self, error: Exception, batch: list[r.Record]) -> None:
@@ -421,20 +442,13 @@ class Journal:
         """Take up again what may have been lost since the last sync that succeeded."""
         if not self._suspect:
             return
-        records: dict[int, r.Record] = {}
-        for path in self._suspect:
-            with suppress(OSError):
-                records |= {record.n: record for record in read_journal(path, self._synced, self._os).records}
         first = self._held[0].n if self._held else self.last + 1
-        back = [records[number] for number in sorted(records) if number < first]
-        lost_gaps = [gap for gap in self._gaps if self._synced < gap.n < first and gap.n not in records]
-        missing = set(range(self._synced + 1, first)) - {record.n for record in back} - omitted_by(back)
-        gone = len(missing) - len(lost_gaps) - len(omitted_by(lost_gaps))  # beside what was counted before
-        self._omitted += rows(missing)
-        self.dropped += gone
-        self._unsaid += gone + sum(gap.dropped for gap in lost_gaps)
-        self._gaps = [gap for gap in self._gaps if gap not in lost_gaps]
-        self._held.extendleft(reversed(back))
+        lost = lost_since(self._synced, first, self._suspect, self._gaps, self._os)
+        self._omitted += rows(lost.numbers)
+        self.dropped += lost.uncounted
+        self._unsaid += lost.uncounted + sum(gap.dropped for gap in lost.gaps)
+        self._gaps = [gap for gap in self._gaps if gap not in lost.gaps]
+        self._held.extendleft(reversed(lost.found))
         self._again, self._suspect = [*self._again, *self._suspect], []
 
     def _catch_up(self, batch: Sequence[r.Record]) -> None:
@@ -444,22 +458,9 @@ class Journal:
                 put_at_the_end(record)
         self._untried = 0
         head = self._head()
-        most = _AT_ONCE
         if not self._held:
             self._os.write_all(self.fd, head + self._lines(batch))
-        while self._held:
-            part = [self._held[place] for place in range(min(most, len(self._held)))]
-            try:
-                lines = b"".join([head, *(r.line(record, self._seed) for record in part)])
-            except MemoryError:
-                if most == 1:
-                    raise
-                most = 1
-                continue
-            self._os.write_all(self.fd, lines)
-            head = b""
-            for _ in part:
-                self._held.popleft()
+        write_held(self._held, head, self._seed, partial(self._os.write_all, self.fd))
         if self._unsaid:
             gap = r.Gap(time() * 1e3, self._unsaid, self.problem, self._omitted, n=self.last + 1)
             self._os.write_all(self.fd, r.line(gap, self._seed))

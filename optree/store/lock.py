@@ -1,4 +1,8 @@
-"""Locks on the files of a live directory: LOCK says who owns the session, a journal's own lock that its writer lives."""
+"""Locks on the files of a live directory: LOCK says who owns the session, a journal's own lock that its writer lives.
+
+LOCK is open and locked in the process that owns the session, or names a file beside the live directory, the keeper, that is: one of a
+process for all its sessions that are idle, whose own files it has closed (see `ownership`).
+"""
 
 from __future__ import annotations
 
@@ -17,8 +21,8 @@ from optree.syscalls import calls
 TRY_SECONDS = 0.05
 """How long a lock is tried for: a reader that looks whether a process has it takes it for an instant."""
 _PAUSE_SECONDS = 0.003
-_MOST_BYTES = 64
-_NOTED = re.compile(rb"([0-9]{1,16})(?: ([0-9]{1,16}) ([0-9]{1,16}))?")
+_MOST_BYTES = 128
+_NOTED = re.compile(rb"([0-9]{1,16})(?: ([0-9]{1,16}) ([0-9]{1,16})(?: (\.process-[0-9]{1,10}-[0-9a-f]{16}))?)?")
 _REFUSED = re.compile(r"refused-([0-9]{4,9})-([0-9]{1,16})-([0-9]{1,16})")
 _CLOCKS_APART = 1e3
 """Milliseconds that a file's own time may be behind the clock's: file systems round it down."""
@@ -30,6 +34,15 @@ class RefusedNote(NamedTuple):
     writer: str
     last: int
     records: int
+
+
+class _Note(NamedTuple):
+    """What the owner has noted in LOCK: when it lived, in epoch ms, and as `beat` says; zeros where it has not."""
+
+    beat: int
+    last: int
+    refused: int
+    keeper: str
 
 
 def take(
@@ -52,6 +65,22 @@ def take(
         if monotonic() >= until:
             return -1
         sleep(_PAUSE_SECONDS)
+
+
+def own(live: Path, system: OS = REAL, seconds: float = TRY_SECONDS, *, fresh: bool = False, keeper: str = "") -> int:
+    """Take a session's LOCK as `take` does; returns -1 too if it names a living process's keeper, other than this *keeper* of one's own."""
+    fd = take(live / "LOCK", system, seconds, fresh=fresh)
+    try:
+        named = "" if fd < 0 or fresh else keeper_at(fd, system)
+        held = hold([live.parent / named] if named not in ("", keeper) else [], system)
+    except BaseException:
+        release([fd], system)
+        raise
+    release(held or [], system)
+    if held is None:
+        release([fd], system)
+        return -1
+    return fd
 
 
 def hold(journals: Iterable[Path], system: OS = REAL) -> list[int] | None:
@@ -89,17 +118,24 @@ def beat(fd: int, system: OS = REAL, *, last: int = 0, refused: int = 0) -> None
             system.rewrite(fd, note.ljust(_MOST_BYTES))
 
 
+def note_keeper(fd: int, keeper: str, last: int, system: OS = REAL) -> None:
+    """Note as `beat` does, and that the session stays this process's while its *keeper* is locked. Raises `OSError`."""
+    system.rewrite(fd, (b"%d %d 0 %b" % (now_ms(), last, keeper.encode())).ljust(_MOST_BYTES))
+
+
 def last_beat(live: Path, since: float = 0.0) -> float:
     """Return when a session's owner last noted that it lives, in epoch ms; 0 where it did not.
 
     Impossible times count as 0: one before *since*, when the session began, or after the file was last written.
     """
-    try:
-        beat, written = _noted(live)[0], (live / "LOCK").stat().st_mtime * 1e3
-    except OSError as error:
-        pass_on(error)
-        return 0.0
-    return float(beat) if since < beat <= min(now_ms(), written + _CLOCKS_APART) else 0.0
+    last = 0.0
+    with suppress(OSError):
+        keeper = keeper_of(live)
+        for path in (live / "LOCK", live.parent / keeper) if keeper else (live / "LOCK",):
+            beat, written = _noted(path).beat, path.stat().st_mtime * 1e3
+            if since < beat <= min(now_ms(), written + _CLOCKS_APART):
+                last = max(last, float(beat))
+    return last
 
 
 def note_refused(live: Path, writer: int, last: int, refused: int, noted: str, system: OS = REAL) -> str:
@@ -135,15 +171,16 @@ def refused(live: Path | None) -> list[RefusedNote]:
     matches = [_REFUSED.fullmatch(path.name) for path in notes_of_refused(live)]
     notes = [RefusedNote(match[1], int(match[2]), int(match[3])) for match in matches if match]
     with suppress(OSError):
-        notes.append(RefusedNote("0000", *_noted(live)[1:]))
+        noted = _noted(live / "LOCK")
+        notes.append(RefusedNote("0000", noted.last, noted.refused))
     return notes
 
 
 def last_forced(live: Path | None) -> int:
     """Return the number of the last record of which a session's owner has noted that it is on the disk; 0 if it has not."""
     with suppress(OSError):
-        _, last, count = _noted(live) if live is not None else (0, 0, 0)
-        return 0 if count else last
+        noted = _noted(live / "LOCK") if live is not None else None
+        return noted.last if noted and not noted.refused else 0
     return 0
 
 
@@ -155,24 +192,53 @@ def never_written(noted: Iterable[RefusedNote], vector: Mapping[str, int]) -> in
 def has_recorded(live: Path) -> bool:
     """Tell whether a session's owner has noted that it lives, and no record that the disk refused: its journal had a record by then."""
     try:
-        beat, _, count = _noted(live)
+        noted = _noted(live / "LOCK")
     except OSError as error:
         pass_on(error)
         return False
-    return bool(beat) and not count
+    return bool(noted.beat) and not noted.refused
 
 
-def _noted(live: Path) -> tuple[int, int, int]:
-    """Return what `beat` noted; zeros where it did not. Raises `OSError`."""
-    match = _NOTED.fullmatch(REAL.read(live / "LOCK", _MOST_BYTES).rstrip(b" "))
-    beat, last, count = (int(number or 0) for number in match.groups()) if match else (0, 0, 0)
-    return beat, last, count
+def keeper_of(live: Path) -> str:
+    """Return the name of the keeper that a session's LOCK names; empty if there is none. Raises `OSError`."""
+    with suppress(FileNotFoundError):
+        return _noted(live / "LOCK").keeper
+    return ""
+
+
+def keeper_at(fd: int, system: OS = REAL) -> str:
+    """Return it for a LOCK that is open. Raises `OSError`."""
+    return _parsed(system.pread(fd, _MOST_BYTES, 0)).keeper
+
+
+def _noted(path: Path) -> _Note:
+    """Return what was noted in LOCK, or a keeper. Raises `OSError`."""
+    return _parsed(REAL.read(path, _MOST_BYTES))
+
+
+def _parsed(note: bytes) -> _Note:
+    match = _NOTED.fullmatch(note.rstrip(b" "))
+    if match is None:
+        return _Note(0, 0, 0, "")
+    return _Note(int(match[1]), int(match[2] or 0), int(match[3] or 0), (match[4] or b"").decode())
 
 
 def is_running(live: Path) -> bool:
     """Tell whether a living process owns a session."""
+    return is_locked(live / "LOCK") or is_kept(live)
+
+
+def is_kept(live: Path) -> bool:
+    """Tell whether LOCK names a living process's keeper."""
+    with suppress(OSError):
+        return bool(keeper := keeper_of(live)) and is_locked(live.parent / keeper)
+    return False
+
+
+def is_locked(path: Path) -> bool:
+    """Tell whether a living process has a file locked."""
     try:
-        held = hold([live / "LOCK"])
+        held = hold([path])
     except OSError as error:
         pass_on(error)
         return False

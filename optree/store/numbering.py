@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from optree import records as r
 from optree.errors import StoreError
@@ -95,6 +95,28 @@ def last_before_another(live: Path, writer: int, above: int, last: int, system: 
     return number
 
 
+class LostRecords(NamedTuple):
+    """What a writer's files have of records that may be lost, the numbers they lack, and the gaps among those."""
+
+    found: list[r.Record]
+    numbers: set[int]
+    gaps: list[r.Gap]
+    uncounted: int
+    """How many of the numbers neither are such a gap's, nor are counted in one."""
+
+
+def lost_since(synced: int, first: int, paths: Iterable[Path], gaps: Iterable[r.Gap], system: OS) -> LostRecords:
+    """Return what is lost between the last record that is on the disk and the *first* that is held; *gaps* are all that were written."""
+    records: dict[int, r.Record] = {}
+    for path in paths:
+        with suppress(OSError):
+            records |= {record.n: record for record in read_journal(path, synced, system).records}
+    found = [records[number] for number in sorted(records) if number < first]
+    lost_gaps = [gap for gap in gaps if synced < gap.n < first and gap.n not in records]
+    missing = set(range(synced + 1, first)) - {record.n for record in found} - omitted_by(found)
+    return LostRecords(found, missing, lost_gaps, len(missing) - len(lost_gaps) - len(omitted_by(lost_gaps)))
+
+
 def omitted_by(records: Iterable[r.Record]) -> set[int]:
     """Return the numbers of lost records that gaps tell of."""
     gaps = [record for record in records if isinstance(record, r.Gap)]
@@ -110,15 +132,6 @@ def rows(numbers: Iterable[int]) -> list[tuple[int, int]]:
         else:
             found.append((number, number))
     return found
-
-
-def put_at_the_end(record: r.Record) -> None:
-    """Mark positions as 'at the end': another process may hold the same list."""
-    if isinstance(record, r.Entries):
-        record.logs_at = record.chunks_at = r.AT_THE_END
-        record.text_at = r.AT_THE_END if record.text_at >= 0 else r.BESIDE
-    elif isinstance(record, r.MessageAdded):
-        record.at = -1
 
 
 def vector_of(meta: dict[str, Any]) -> dict[str, int]:

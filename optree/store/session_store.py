@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import MutableMapping, Sequence
-from errno import EAGAIN
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -14,34 +13,31 @@ from optree._version import __version__
 from optree.background import Steps, side_by_side
 from optree.builder import SessionTreeBuilder, Stream, Taker
 from optree.builder.core import Core
-from optree.errors import BusyError
-from optree.interrupts import from_handler, if_free, new_rlock, suppress
+from optree.interrupts import if_free
 from optree.store import lock
-from optree.store.directory import LATE, LATE_UNWRITTEN, OWNERS, NotedProblems, checked, exists, journals, nothing_saved, owners_journals
+from optree.store.directory import LATE, LATE_UNWRITTEN, OWNERS, journals, nothing_saved, owners_journals
+from optree.store.idle import are_many, files_closed, files_opened, make_room
 from optree.store.journal import Journal
 from optree.store.journals import Journals
 from optree.store.ledger import Ledger
-from optree.store.numbering import given_by_others, known_vector, last_given, saved_vector, was_writer
+from optree.store.numbering import known_vector, last_given, was_writer
 from optree.store.options import StoreOptions
-from optree.store.reader import is_blank
 from optree.store.recovery import Loaded, load_to_resume
-from optree.store.saving import saving, sweep
-from optree.store.settle import join, leave, remove, settle, settle_beside, settle_later
+from optree.store.saving import saving
+from optree.store.session_files import SessionFiles
+from optree.store.settle import join, remove, settle, settle_beside, settle_later
 from optree.store.snapshot import SnapshotWriter
-from optree.store.system import PASSING
 from optree.store.upkeep import SETTLE_SECONDS, Late, Upkeep
 
 
-class SessionStore(NotedProblems):
+class SessionStore(SessionFiles):
     """Keeps one root session on disk. Nothing here raises once it is open; `problems` says what went wrong."""
 
     ended = _closed = _billed = _warned = _is_left_to_disk = False  # *ended*: the root session has
-    _covered, _begun, _final = 0, 0, -1  # numbers of the last record that the last snapshot has, the last begun one, the last one of all
+    _final = -1  # number of the last record that a snapshot has which was written as the session's last
     late_stores: MutableMapping[str, SessionStore] | None = None  # in a child forked after the end: where it puts itself at a record
     counted = _healed = 0  # records that were lost when it was closed; those that were given up, and that a snapshot has since
     _saved = True  # False while the last snapshot that was tried is not on disk, or the bill of an ended session
-    unwritable_reason = ""  # why no file could be made from the start, as long as that is so
-    _fresh = False  # True if the live directory was made for this session as it began: there is nothing in it to go on from
     _left = False  # True if the session has ended, and journals remain, as while another process writes to it
 
     def __init__(
@@ -62,15 +58,9 @@ class SessionStore(NotedProblems):
         written does not raise: files are made once they can be, tried for each second, and records are kept until then. At its end it
         stands in *stores*: an interrupt after that leaves no store that cannot be found.
         """
-        super().__init__(checked(txn), options.directory)
-        self.process = os.getpid()
-        self.options, self.owner, self._os = options, owner, options.system
-        self._unused, self._later = unused, later or not owner
-        self.live = options.directory.live(txn) if owner else options.directory.live_to_write(txn)
+        super().__init__(txn, options, owner=owner, unused=unused, again=resume, later=later)
         self.builder: SessionTreeBuilder | None = None
         self._core: ref[Core] | None = None
-        self.again = resume  # entries of the session may be in the ledger already
-        self._lock_fd, self._guard, self._writing = -1, new_rlock(), new_rlock()
         self._upkeep = Upkeep(self._beat, self._tick, self._save, self._leave, self._problem)
         self._writer = SnapshotWriter(options.compression, reuse=not options.redacted)
         try:
@@ -99,6 +89,8 @@ class SessionStore(NotedProblems):
         self.builder, self._core = builder, ref(builder.core)
         self._upkeep.start()
         if self.owner:
+            files_opened(self)
+            make_room()
             settle_beside(self.options)
 
     @property
@@ -210,40 +202,6 @@ class SessionStore(NotedProblems):
 
     # Lock and journal
 
-    def _make_files(self) -> None:
-        """Make the directory and take its lock."""
-        try:
-            if not self._unused:
-                self.options.directory.live_to_write(self.txn)
-            self._fresh = bool(self._os.make_directory(self.live))
-            if self._unused and not self._fresh:
-                self.options.directory.live_to_write(self.txn)
-            self._lock_fd = lock.take(self.live / "LOCK", self._os, fresh=self._fresh)
-        except OSError as error:
-            if not self._later or from_handler(error):
-                raise
-            self.unwritable_reason = "" if error.errno in PASSING else self.options.directory.why(error)
-            if not self.unwritable_reason:
-                self._problem("files", error)
-            return
-        if self._lock_fd < 0:
-            raise BusyError(f"session {self.txn} is being written by another process: wait, or watch it (optree logs -f {self.txn})")
-        if not self._fresh:
-            sweep(self.live, self._os)
-
-    def _unmake(self, error: BaseException) -> None:
-        """Remove the files and locks that were made, if any: the session cannot be begun."""
-        if (journal := getattr(self, "journal", None)) is not None:
-            journal.rest()
-        if self.owner and self.process == os.getpid() and not isinstance(error, BusyError):
-            with suppress(OSError):
-                self._lock_fd = self._lock_fd if self._lock_fd >= 0 else lock.take(self.live / "LOCK", self._os, 0.0)
-                if self._lock_fd >= 0 and not self.again:
-                    self._remove_unbegun()
-                elif self._lock_fd >= 0:
-                    remove(self.live, [], self._os)
-        self._release_lock()
-
     def _abandon(self) -> bool:
         """Stop the upkeep of the session, and drop the records that the disk has not taken."""
         self._closed, self.builder = True, None
@@ -254,25 +212,18 @@ class SessionStore(NotedProblems):
 
     def _abandon_journal(self, _held: bool) -> None:
         self.journal.abandon(self._covered)
-        if self._lock_fd >= 0 and self.journal.lost and not self.again:
+        if self._lock.is_held and self.journal.lost and not self.again:
             self._remove_unbegun()
-
-    def _remove_unbegun(self, *own: Path) -> None:
-        """Remove journals without a record, and these, if that is possible."""
-        with suppress(OSError):
-            remove(self.live, [path for path in owners_journals(self.live) if path in own or is_blank(path, self._os)], self._os)
 
     def _own_again(self) -> None:
         """Take the lock for what comes after the session was removed, unless another process has gone on with it."""
         with self._guard:  # the thread that writes a snapshot comes here too
-            if self.owner and self._lock_fd < 0:
-                self._lock_fd = lock.take(self.live / "LOCK", self._os)
-                known = saved_vector(self.options.directory, self.txn)
-                if self._lock_fd < 0 or given_by_others(self.live, known, self._os) > max(self.journal.tried, self._begun):
-                    self._release_lock()
-                    raise BlockingIOError(EAGAIN, "another process goes on with this session")
-                if any(number > self.vector.get(writer, 0) for writer, number in known.items() if writer != "0000"):
-                    self._leave_to_disk()
+            if self.owner and self._lock.fd < 0:
+                if not self._lock.take_back(self.journal.forced):
+                    known = self._take_again()
+                    if any(number > self.vector.get(writer, 0) for writer, number in known.items() if writer != "0000"):
+                        self._leave_to_disk()
+                files_opened(self)
             else:
                 self._upkeep.start()
             if self.late_stores is not None:
@@ -288,23 +239,15 @@ class SessionStore(NotedProblems):
             self._upkeep.end()
             self._expect_late().close_soon()
 
-    def _release_lock(self) -> None:
-        with self._guard:  # two threads may come here
-            fd = self._lock_fd
-            if self.process != os.getpid():  # the directory is the parent's
-                lock.release({fd} - {-1}, self._os)
-            elif fd >= 0 or not self.owner:  # else it may be another's by now
-                leave(self.live, [fd] if fd >= 0 else [], self._os)
-            self._lock_fd = -1  # last: what an interrupt left open is closed when the store is discarded
-
     def _begin_journal(self) -> None:
         """Begin a journal of this process; numbers of records and of writers go on from all that were ever given."""
         first = self.vector.get("0000", 0) + 1 if self.owner else 1
         if self.owner and not (self._loaded or self._fresh):
             first = last_given(self.live, self.vector, self._os, later=self._later) + 1
         self.journal = Journal(
-            self.live, self.txn, __version__, first=first, sync=self.options.sync, system=self._os, ready=self._own_again, make=False
-        )
+            self.live, self.txn, __version__, first=first, sync=self.options.sync, system=self._os, ready=self._own_again,
+            reopened=self._opened_again, make=False
+        )  # fmt: skip
         if self.late_stores is not None:
             self.journal.make_late()
         else:
@@ -337,14 +280,6 @@ class SessionStore(NotedProblems):
             self.ended = self.ended or not path
             (self._upkeep.want if path else self._upkeep.ask)()
 
-    def _beat(self) -> None:
-        if_free(self._guard, self._note)
-
-    def _note(self) -> None:
-        """Note in LOCK that this process lives, and what the disk has."""
-        refused = min(self.unwritten, self.journal.unsaid)
-        lock.beat(self._lock_fd, self._os, last=self.journal.last if refused else self.journal.forced, refused=refused)
-
     def _tick(self) -> None:
         """Do what is due each second: tell that this process lives, force the journal to the disk, look for late records, heal gaps."""
         self.stream.alone(self._look_for_files)
@@ -356,6 +291,8 @@ class SessionStore(NotedProblems):
         late = (self.ended and (self._left or self.journal.last > self._covered)) or (not written and self.journal.fd >= 0)
         if self.owner and (late or not self._saved or (self.ended and not self.finished)):
             self._upkeep.want(soon=late)
+        elif are_many():
+            self.rest()
         if self.options.sync != "write":
             self.sync_soon()
 
@@ -371,34 +308,6 @@ class SessionStore(NotedProblems):
         if self.options.sync != "write" and not self.finished:
             self._journals.sync()
         self._release_lock()
-
-    def _look_for_files(self, held: bool) -> None:
-        """Begin new files where those that are written were removed, their descriptors were closed, or another process owns the session.
-
-        The owner's snapshot has what they had (see `_tick`); what a process had written that joined is lost, and counted.
-        """
-        journal, snapshot = self.journal, self.options.directory.snapshot(self.txn, self.options.compression)
-        try:
-            if not held or journal.fd < 0 or (self.owner and self._lock_fd < 0):
-                return
-            is_there = journal.is_there()
-            if is_there and (not self.owner or self._os.is_at(self._lock_fd, self.live / "LOCK")):
-                self.current_problems.pop("files", None)
-                return
-            still = all(self._os.is_open(fd) for fd in (journal.fd, self._lock_fd) if fd >= 0)
-            what = f"they were removed from {self.live}" if still else "the program closed their descriptors"
-            why = f"{what} while it runs; they are written anew"
-            self._problem("files", FileNotFoundError(why))
-            saved = max(last_given(self.live, {}, self._os, journal.ordinal), self._covered if exists(snapshot) else 0)
-            self._release_lock()
-            if is_there:
-                self._own_again()
-            else:
-                journal.renew(saved, f"files of session {self.txn}: {why}")
-        except OSError as error:
-            self._problem("files", error)
-            if self.owner and self._lock_fd < 0 and journal.fd >= 0:  # what is written without the lock another process may remove
-                journal.renew(journal.last, str(error), there=True)
 
     def _save(self) -> Steps[None]:
         """Write the snapshot that is due."""
@@ -421,7 +330,7 @@ class SessionStore(NotedProblems):
         if not builder.core.settle(SETTLE_SECONDS):
             return self._problem("snapshot", TimeoutError("another thread holds the session's lock"))
         try:
-            if self._lock_fd < 0:
+            if self._lock.fd < 0:
                 self._own_again()
             if self._is_left_to_disk:
                 return False
@@ -432,7 +341,7 @@ class SessionStore(NotedProblems):
         except Exception as error:  # noqa: BLE001 - the journal still has everything: say it and go on
             return self._problem("snapshot", error)
         self._covered, self._healed, self._final = number, dropped, number if last else -1
-        for step in ("snapshot", "last snapshot", *(["files"] if self._lock_fd >= 0 else [])):
+        for step in ("snapshot", "last snapshot", *(["files"] if self._lock.is_held else [])):
             self.current_problems.pop(step, None)
         return True
 
@@ -492,8 +401,9 @@ class SessionStore(NotedProblems):
             with self._guard:
                 if self.journal.path not in paths:
                     paths += owners_journals(self.live)
-                remove(self.live, paths, self._os, [self._lock_fd] if self._lock_fd >= 0 else [], fresh=self._fresh)
-                self._lock_fd = -1
+                remove(self.live, paths, self._os, [self._lock.fd] if self._lock.fd >= 0 else [], fresh=self._fresh)
+                self._lock.fd = -1
+                files_closed(self)
         except OSError as error:
             return self._problem("removal of journals", error)
         self.current_problems.pop("removal of journals", None)

@@ -25,6 +25,7 @@ from optree.store.formats import read_meta
 from optree.store.interrupted import close_begun
 from optree.store.ledger import Ledger
 from optree.store.options import StoreOptions
+from optree.store.ownership import remove_unused
 from optree.store.reader import LIVE, is_blank
 from optree.store.recovery import Loaded, fold_journals, load
 from optree.store.saving import save, sweep
@@ -181,6 +182,7 @@ def settling(options: StoreOptions, txns: list[str] | None = None, *, most: int 
         txns = unsettled(options)
         for folder in (options.directory.sessions, *(options.directory.live(txn) for txn in txns)):
             sweep(folder, options.system, older=LEFT_SECONDS)
+        remove_unused(options.directory.sessions, options.system, [options.directory.live(txn) for txn in txns])
     for txn in txns:
         try:
             settle(txn, options, seconds=0.0, most=most)
@@ -219,7 +221,7 @@ def _settled(txn: str, options: StoreOptions, seconds: float, *, most: int | Non
         return False
     if not _seems_ended(txn, options):
         return _is_unbegun(txn, options) and _remove_unbegun(live, system)
-    owned = lock.take(live / "LOCK", system, seconds)
+    owned = lock.own(live, system, seconds)
     if owned < 0:
         return False
     held: list[int] | None = None
@@ -237,7 +239,7 @@ def _settled(txn: str, options: StoreOptions, seconds: float, *, most: int | Non
 
 
 def was_left(live: Path, system: OS) -> bool:
-    """Tell whether a session's live directory has journals, and all of processes that have gone."""
+    """Tell whether a session's live directory has journals, and all of processes that have gone; an idle session has its owner."""
     held: list[int] | None = None
     try:
         paths = journals(live) if is_directory(live) else []
@@ -245,7 +247,7 @@ def was_left(live: Path, system: OS) -> bool:
     except OSError as error:
         pass_on(error)
     lock.release(held or [], system)
-    return held is not None
+    return held is not None and not lock.is_kept(live)
 
 
 def has_ended(txn: str, directory: Directory) -> bool:
@@ -347,7 +349,7 @@ def _is_unbegun(txn: str, options: StoreOptions) -> bool:
 
 def _remove_unbegun(live: Path, system: OS) -> bool:
     """Remove a live directory without a record; False if a process has it."""
-    owned, held = lock.take(live / "LOCK", system, 0.0), None
+    owned, held = lock.own(live, system, 0.0), None
     try:
         paths = journals(live)
         held = lock.hold(paths, system) if owned >= 0 else None

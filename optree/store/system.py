@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 from threading import get_ident
 from time import monotonic
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from msgspec import Struct
 
@@ -81,6 +81,15 @@ def _is_directory(path: Path) -> bool:
         return False
 
 
+class FileState(NamedTuple):
+    """Which file has a name, how long it is in bytes, and when it was written last, in ns."""
+
+    device: int
+    number: int
+    size: int
+    written: int
+
+
 class OS:
     """The real calls. Every method may raise `OSError`."""
 
@@ -92,6 +101,20 @@ class OS:
         """Open a file for appending, made if it is missing."""
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | calls.O_NOFOLLOW | calls.O_NONBLOCK
         return opened_for_lock(calls.open_kept, path, flags)
+
+    def state(self, path: Path) -> FileState:
+        """Return which file has a name, and how it was left: its number alone may be a later one's."""
+        info = os.stat(path, follow_symlinks=False)
+        return FileState(info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns)
+
+    def reopen(self, path: Path, state: FileState, *, append: bool) -> int:
+        """Open a file again, to *append* to it or note something in it; raises `FileNotFoundError` too if it is not as it was left."""
+        if self.state(path) == state:
+            fd = opened_for_lock(calls.open_kept, path, os.O_WRONLY | (os.O_APPEND if append else 0) | calls.O_NOFOLLOW | calls.O_NONBLOCK)
+            if fd.identity == state[:2]:
+                return fd  # at once: an interrupt hits a call
+            self.close(fd)
+        raise FileNotFoundError(errno.ENOENT, "it was changed, or is another file", str(path))
 
     def own(self, path: Path) -> int:
         """Open a file whose lock says who owns something, and in which the owner writes notes by `rewrite`; made if it is missing."""
@@ -299,6 +322,14 @@ class OS:
             if isinstance(fd, Descriptor):
                 return fd.identity == (info.st_dev, info.st_ino) and self.is_open(fd)
             return os.path.samestat(os.fstat(fd), info)
+        except calls.GONE as error:
+            pass_on(error)
+            return False
+
+    def is_as_left(self, path: Path, state: FileState) -> bool:
+        """Tell whether a name is still that of a file that was closed, and nobody has written to it."""
+        try:
+            return self.state(path) == state
         except calls.GONE as error:
             pass_on(error)
             return False

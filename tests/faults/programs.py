@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 
 import optree
+from optree.store import idle
 from optree.tracing.runtime import RUNTIME
 
 COST = 0.25
@@ -92,8 +93,10 @@ def owner(fd: int) -> None:
 
 def forked(fd: int) -> None:
     """Record a session, part of it in a forked child."""
-    said = Said(fd, "owner")
+    _forked(Said(fd, "owner"), fd)
 
+
+def _forked(said: Said, fd: int) -> None:
     def within() -> None:
         pid = os.fork()
         if not pid:
@@ -103,6 +106,21 @@ def forked(fd: int) -> None:
 
     _session(said, within)
     said.end()
+
+
+class _Resting(Said):
+    """Closes the files of all sessions once an op is made, as if they were idle and there were many of them."""
+
+    def __call__(self, what: str, *words: object) -> None:
+        super().__call__(what, *words)
+        for session in list(idle._open) if what == "made" else ():
+            session.rest()
+            session.rest()
+
+
+def resting(fd: int) -> None:
+    """Do as `forked` does, in a session that is idle again and again."""
+    _forked(_Resting(fd, "owner"), fd)
 
 
 def joined(fd: int) -> None:
@@ -176,7 +194,7 @@ def _part(said: Said) -> None:
         os._exit(code)
 
 
-PROGRAMS: dict[str, Callable[[int], None]] = {one.__name__: one for one in (owner, forked, joined, spawned, several)}
+PROGRAMS: dict[str, Callable[[int], None]] = {one.__name__: one for one in (owner, forked, resting, joined, spawned, several)}
 PROGRAMS["one_of_several"] = several
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ def test_descriptors_that_the_program_took(begin, directory, killed, taken):
     busy(builder, 1)
     assert store.flush("sync")
     taken(store.journal.fd)
-    taken(store._lock_fd)
+    taken(store._lock.fd)
     assert store.flush("sync")
     assert ["files of session txn-1: the program closed their descriptors while it runs; they are written anew"] == list(store.problems)
     busy(builder, 1)
@@ -101,7 +101,7 @@ def test_descriptors_that_are_closed(begin, killed):
     builder, store = begin()
     busy(builder, 1)
     os.close(store.journal.fd)
-    os.close(store._lock_fd)
+    os.close(store._lock.fd)
     busy(builder, 1)
     assert store.flush("sync")
     assert 0 == store.unwritten
@@ -139,7 +139,7 @@ optree.configure(base_dir=sys.argv[1], console=False)
 
 def numbers():
     store = RUNTIME.stores[contextvars.Context().run(optree.session("agent").__enter__).txn]
-    return {int(store.journal.fd), int(store._lock_fd)}
+    return {int(store.journal.fd), int(store._lock.fd)}
 
 before = numbers()
 for fd in before:

@@ -74,7 +74,7 @@ def test_a_lock_that_is_removed_is_taken_again(begin):
     busy(builder, 1)
     assert store.flush()
     assert (path, 0) == (store.journal.path, store.journal.lost)
-    assert REAL.is_at(store._lock_fd, store.live / "LOCK")
+    assert REAL.is_at(store._lock.fd, store.live / "LOCK")
 
 
 def test_a_lock_that_somebody_else_took_meanwhile_is_said(begin, directory):

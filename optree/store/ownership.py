@@ -1,0 +1,203 @@
+"""A session that this process owns: LOCK is open and locked or, while the session is idle, closed, and names this process's keeper.
+
+A keeper is a locked file beside the live directories, one for all sessions there that are idle: they take no descriptor.
+"""
+
+from __future__ import annotations
+
+import os
+from errno import EAGAIN
+from pathlib import Path
+from typing import Final
+
+from optree.background import Job
+from optree.interrupts import new_rlock, suppress
+from optree.store import lock
+from optree.store.directory import Directory
+from optree.store.numbering import given_by_others, saved_vector
+from optree.store.system import OS, FileState
+from optree.store.upkeep import EACH_SECOND, SYNC_SECONDS
+from optree.syscalls import calls
+
+PREFIX = ".process-"
+"""How the name of a keeper begins."""
+
+
+class Ownership:
+    """Of one session; for one thread at a time."""
+
+    __slots__ = ("_keeper", "_left", "_live", "_noted", "_os", "fd")
+
+    def __init__(self, live: Path, system: OS) -> None:
+        self._live, self._os = live, system
+        self.fd = -1
+        """LOCK's descriptor; -1 if it is not open."""
+        self._keeper: _Keeper | None = None
+        self._left: FileState | None = None  # LOCK, as it was closed
+        self._noted = 0  # what it says is on the disk then
+
+    @property
+    def is_held(self) -> bool:
+        """Tell whether the session is this process's."""
+        return self.fd >= 0 or self._keeper is not None
+
+    def take(self, seconds: float = lock.TRY_SECONDS, *, fresh: bool = False) -> bool:
+        """Take LOCK; False if another process owns the session. Raises `OSError`."""
+        self.fd = lock.own(self._live, self._os, seconds, fresh=fresh)
+        return self.fd >= 0
+
+    def take_again(self, directory: Directory, txn: str, last: int) -> dict[str, int]:
+        """Take LOCK of a session that this process has let go, *last* being the number of its own last record.
+
+        Returns what `saved_vector` does. Raises `OSError`, also if another process has gone on with it.
+        """
+        taken, known = self.take(), saved_vector(directory, txn)
+        if not taken or given_by_others(self._live, known, self._os) > last:
+            raise BlockingIOError(EAGAIN, "another process goes on with this session")
+        return known
+
+    def rest(self, last: int) -> bool:
+        """Let a keeper stand for LOCK, and close it; *last* is the number of the last record that is on the disk.
+
+        False if that cannot be. Raises `OSError`.
+        """
+        with _guard:
+            if (keeper := _keeper_of(self._live.parent, self._os)) is None:
+                return False
+            keeper.sessions.add(self._live)
+        try:
+            lock.note_keeper(self.fd, keeper.name, last, self._os)
+            if not self._os.is_at(self.fd, self._live / "LOCK") or lock.keeper_at(self.fd, self._os) != keeper.name:
+                keeper.leave(self._live)
+                return False
+        except BaseException:
+            keeper.leave(self._live)
+            raise
+        self._keeper, self._noted, self._left = keeper, last, None
+        lock.release([self.fd], self._os)
+        self.fd = -1
+        self._left = self._os.state(self._live / "LOCK")
+        return True
+
+    def take_back(self, last: int) -> bool:
+        """Open LOCK again for a session that rests; False if it is another process's by now. *last* as of `rest`.
+
+        Raises `OSError`, also where another process looks at LOCK just now: then it is this one's still.
+        """
+        if (keeper := self._keeper) is None:
+            return False
+        if self.fd < 0:
+            self.fd = lock.own(self._live, self._os, keeper=keeper.name)
+            if self.fd < 0 and lock.keeper_of(self._live) == keeper.name:
+                raise BlockingIOError(EAGAIN, "another process looks at it", str(self._live / "LOCK"))
+        if self.fd >= 0 and lock.keeper_at(self.fd, self._os) != keeper.name:  # somebody has removed it
+            lock.release([self.fd], self._os)
+            self.fd = -1
+        self.beat(last, 0)
+        self._keeper = None
+        keeper.leave(self._live)
+        return self.fd >= 0
+
+    def leave_keeper(self, last: int) -> None:
+        """Take LOCK back, if that can be, and do without a keeper in any case."""
+        with suppress(OSError):
+            self.take_back(last)
+        if (keeper := self._keeper) is not None:
+            self._keeper = None
+            keeper.leave(self._live)
+
+    def is_there(self) -> bool:
+        """Tell whether LOCK is where it was made, and other processes see whose the session is."""
+        if (keeper := self._keeper) is not None and self.fd < 0:
+            return keeper.is_there and self._left is not None and self._os.is_as_left(self._live / "LOCK", self._left)
+        return self._os.is_at(self.fd, self._live / "LOCK")
+
+    def beat(self, last: int, refused: int) -> None:
+        """Note in LOCK that this process lives, see `lock.beat`; of an idle session its keeper does, and LOCK has only what is new."""
+        if self.fd < 0 and (keeper := self._keeper) is not None and self._left is not None and last != self._noted:
+            with suppress(OSError):
+                self._note_again(keeper, self._left, last)
+        lock.beat(self.fd, self._os, last=last, refused=refused)
+
+    def _note_again(self, keeper: _Keeper, left: FileState, last: int) -> None:
+        """Note another number in LOCK, which is closed. Raises `OSError`."""
+        fd = self._os.reopen(self._live / "LOCK", left, append=False)
+        try:
+            lock.note_keeper(fd, keeper.name, last, self._os)
+        finally:
+            self._os.close(fd)
+        self._noted, self._left = last, self._os.state(self._live / "LOCK")
+
+    def forget(self) -> None:
+        """In a forked child: close its copy."""
+        lock.release({self.fd} - {-1}, self._os)
+        self.fd, self._keeper = -1, None
+
+
+class _Keeper:
+    """A locked file, for as long as a session needs it."""
+
+    def __init__(self, directory: Path, system: OS) -> None:
+        """Make it. Raises `OSError`."""
+        self.name = f"{PREFIX}{os.getpid()}-{os.urandom(8).hex()}"
+        self.sessions = set[Path]()
+        self._path, self._os = directory / self.name, system
+        self._fd = lock.take(self._path, system)
+        self.beat()
+
+    @property
+    def is_there(self) -> bool:
+        """Tell whether other processes find it, and see that it is locked."""
+        return self._fd >= 0 and self._os.is_at(self._fd, self._path)
+
+    def beat(self) -> None:
+        """Note in it that this process lives."""
+        lock.beat(self._fd, self._os)
+
+    def leave(self, live: Path) -> None:
+        """Stand for a session no more; the last one removes the file."""
+        with _guard:
+            self.sessions.discard(live)
+            if self.sessions or self._fd < 0:
+                return
+            with suppress(OSError):
+                self._os.unlink(self._path)
+            lock.release([self._fd], self._os)
+            self._fd = -1
+
+
+_guard: Final = new_rlock()
+_keepers: dict[Path, _Keeper] = {}
+"""By the directory of sessions."""
+
+
+def _keeper_of(directory: Path, system: OS) -> _Keeper | None:
+    """Return the keeper for a directory of sessions, a new one if there is none; None if it cannot be locked. Raises `OSError`."""
+    if (keeper := _keepers.get(directory)) is None or not keeper.is_there:
+        keeper = _keepers[directory] = _Keeper(directory, system)
+        _BEATING.ask(SYNC_SECONDS)
+    return keeper if keeper.is_there else None
+
+
+def _beat() -> float | None:
+    """Note each second that this process lives."""
+    for directory, keeper in list(_keepers.items()):
+        if keeper.is_there:
+            keeper.beat()
+        elif not keeper.sessions:
+            _keepers.pop(directory, None)
+    return SYNC_SECONDS if _keepers else None
+
+
+_BEATING = Job(EACH_SECOND, _beat, str)
+calls.register_at_fork(after_in_child=_keepers.clear)
+
+
+def remove_unused(directory: Path, system: OS, live: list[Path]) -> None:
+    """Remove keepers of processes that have gone, which none of the *live* directories names."""
+    with suppress(OSError):
+        left = {name for name in os.listdir(directory) if name.startswith(PREFIX)}
+        for name in left - {lock.keeper_of(path) for path in live} if left else ():
+            if (fd := lock.take(directory / name, system, 0.0)) >= 0:
+                system.unlink(directory / name)
+            lock.release({fd} - {-1}, system)

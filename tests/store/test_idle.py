@@ -1,0 +1,351 @@
+"""Where many sessions are open, the files of those that are idle are closed, and whose they are is known all the same."""
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from optree.errors import BusyError
+from optree.store import SessionStore, idle, load, lock, ownership, resume_session, upkeep
+from optree.store.directory import journals
+from optree.store.options import StoreOptions
+from optree.store.settle import settle, settle_all, was_left
+from optree.store.system import OS
+from tests.store.faults import Faulty
+from tests.store.test_journal import busy
+from tests.store.test_settle import billed, wait_for
+
+LONG = 30.0
+SESSIONS = """
+import os, sys
+import optree
+from contextvars import Context
+from optree.store import idle
+optree.configure(console=False)
+scopes = []
+
+def begin():
+    scope = optree.session("agent")
+    context = Context()
+    session = context.run(scope.__enter__)
+    scopes.append((context, scope, session.txn))
+    return session.txn
+
+def record(name):
+    for context, _, _ in scopes:
+        context.run(op, name)
+
+def op(name):
+    with optree.turn(), optree.tool(name):
+        pass
+
+def end():
+    while scopes:
+        context, scope, _ = scopes.pop()
+        context.run(scope.__exit__, None, None, None)
+
+def rest():
+    for session in list(idle._open):
+        session.rest()
+        session.rest()
+
+"""
+
+
+def rested(store):
+    """Close the files of a session that is idle; it says whether that was done."""
+    store.flush()
+    return store.rest() or store.rest()
+
+
+def keepers(directory):
+    """Return the names of the keepers beside the live directories."""
+    return [path.name for path in directory.sessions.glob(f"{ownership.PREFIX}*")]
+
+
+def run(script, directory, *, wait=True, limit=0):
+    """Start a program that records into a directory, with at most *limit* descriptors."""
+    env = {**os.environ, "OPTREE_BASE_DIR": str(directory.sessions.parent), "PYTHONPATH": ":".join(sys.path)}
+    limits = f"import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit}))\n" if limit else ""
+    started = subprocess.Popen(
+        [sys.executable, "-c", limits + SESSIONS + script], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    if wait:
+        out, _ = started.communicate(timeout=10 * LONG)
+        assert 0 == started.returncode
+        return out
+    return started
+
+
+def test_an_idle_session_has_no_descriptor_and_goes_on_in_its_file(begin, directory, killed):
+    """Its files are closed; the next record goes into the same journal, and a kill later loses nothing of before and after."""
+    builder, store = begin()
+    busy(builder, 1)
+    assert (True, -1, -1) == (rested(store), store.journal.fd, store._lock.fd)
+    assert 1 == len(keepers(directory))
+    busy(builder, 2)
+    assert store.journal.fd >= 0
+    assert store.flush("sync")
+    assert ["j-0000-000001.jsonl"] == [path.name for path in journals(store.live)]
+    loaded = load("txn-1", killed())
+    assert ("clean", "interrupted") == (loaded.damage.state, loaded.state)
+    assert msgspec.json.encode(builder.tree) == msgspec.json.encode(loaded.tree)
+
+
+def test_a_session_to_which_something_was_recorded_since_stays_open(begin):
+    """It is idle if nothing was recorded since it was asked last."""
+    builder, store = begin()
+    store.rest()
+    busy(builder, 1)
+    assert (False, True) == (store.rest(), store.rest())
+
+
+def test_an_idle_session_is_its_owners(begin, directory):
+    """To everybody it is running: nobody goes on with it, settles it, or takes its journal for one that was left."""
+    builder, store = begin()
+    busy(builder, 1)
+    assert rested(store)
+    assert lock.is_running(store.live)
+    with pytest.raises(BusyError):
+        SessionStore("txn-1", StoreOptions(directory))
+    with pytest.raises(BusyError):
+        resume_session("txn-1", StoreOptions(directory))
+    assert (False, False) == (was_left(store.live, OS()), settle("txn-1", StoreOptions(directory)))
+    assert [] == settle_all(StoreOptions(directory))
+    assert (True, 1) == (store._lock.is_held, len(keepers(directory)))
+
+
+def test_an_idle_session_ends_as_any_other(begin, directory):
+    """Its end saves and bills it, and its live directory goes, and the keeper that no other session needs."""
+    builder, store = begin()
+    other, another = begin()
+    busy(builder, 1)
+    assert rested(store)
+    assert rested(another)
+    builder.end_session()
+    assert store.close(LONG)
+    assert ["txn-1:1.1#1"] == billed(directory)
+    assert 1 == len(keepers(directory))
+    other.end_session()
+    assert another.close(LONG)
+    assert ["txn-1.json.zst", "txn-2.json.zst"] == sorted(path.name for path in directory.sessions.iterdir())
+
+
+def test_a_session_that_is_closed_while_it_is_idle_is_anybodys(begin, again, directory):
+    """Its process goes on and lets it go: another may go on with it."""
+    builder, store = begin()
+    busy(builder, 1)
+    assert rested(store)
+    store.close(LONG)
+    assert ([], False) == (keepers(directory), lock.is_running(store.live))
+    resumed, _ = again("txn-1", directory)
+    busy(resumed, 1)
+    assert 2 == len(resumed.tree.session.turns)
+
+
+def test_a_snapshot_of_an_idle_session(begin, directory):
+    """It is written, and the session may be idle again."""
+    builder, store = begin()
+    busy(builder, 1)
+    assert rested(store)
+    assert store.snapshot()
+    assert (True, True) == (directory.snapshot("txn-1").exists(), rested(store))
+
+
+@pytest.mark.parametrize("what", ["LOCK", "keeper", "live", "sessions"])
+def test_files_that_are_removed_while_it_is_idle(begin, directory, killed, monkeypatch, what):
+    """It is noticed within a second: the session is this process's to everybody, and nothing of it is lost."""
+    monkeypatch.setattr(upkeep, "SYNC_SECONDS", 0.01)
+    builder, store = begin()
+    busy(builder, 2)
+    assert store.snapshot()
+    wait_for(lambda: rested(store))
+    [name] = keepers(directory)
+    path = {"LOCK": store.live / "LOCK", "keeper": directory.sessions / name, "live": store.live, "sessions": directory.sessions}[what]
+    (shutil.rmtree if path.is_dir() else os.unlink)(path)
+    wait_for(lambda: any("written anew" in said for said in store.problems))
+    busy(builder, 1)
+    wait_for(lambda: store.flush() and lock.is_running(store.live))
+    wait_for(store.snapshot)
+    loaded = load("txn-1", killed())
+    assert "clean" == loaded.damage.state
+    assert msgspec.json.encode(builder.tree) == msgspec.json.encode(loaded.tree)
+    builder.end_session()
+    assert store.close(LONG)
+    assert ["txn-1.json.zst"] == [path.name for path in directory.sessions.iterdir()]
+
+
+def test_a_record_into_a_session_whose_files_were_just_removed(begin, directory, killed):
+    """The next record comes before anything is noticed: it is written into a new file, and what is missing is counted."""
+    builder, store = begin()
+    busy(builder, 1)
+    assert rested(store)
+    lost = store.journal.last
+    shutil.rmtree(store.live)
+    busy(builder, 1)
+    store.flush()
+    assert lost == store.unwritten
+    assert store.snapshot()
+    assert (0, "clean") == (store.unwritten, load("txn-1", killed()).damage.state)
+
+
+def test_another_process_took_an_idle_session_whose_lock_was_removed(begin, directory):
+    """Nothing is written into its files as long as that goes on with it, and all of it afterwards."""
+    builder, store = begin()
+    busy(builder, 1)
+    assert rested(store)
+    (store.live / "LOCK").unlink()
+    other = lock.take(store.live / "LOCK", seconds=5.0)
+    before = store.journal.path.stat().st_size
+    busy(builder, 1)
+    assert (False, True, before) == (store.flush(), 0 < store.unwritten, store.journal.path.stat().st_size)
+    lock.release([other])
+    wait_for(store.flush)
+    assert 0 == store.unwritten
+    assert 2 == len(load("txn-1", directory).session.turns)
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.EIO])
+def test_a_journal_that_cannot_be_opened_again(begin, monkeypatch, killed, code):
+    """What is recorded then is kept, and written into a new file as soon as there can be one."""
+    system = OS()
+    builder, store = begin(system=system)
+    busy(builder, 1)
+    assert rested(store)
+
+    def fail(*_args, **_options):
+        """Refuse."""
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(system, "reopen", fail)
+        patch.setattr(system, "create", fail)
+        busy(builder, 1)
+        assert not store.flush()
+    assert store.flush()
+    loaded = load("txn-1", killed())
+    assert ("clean", 2) == (loaded.damage.state, len(loaded.session.turns))
+
+
+@pytest.mark.parametrize("call", ["create", "own", "rewrite", "lock"])
+def test_a_keeper_that_cannot_be_made(begin, directory, monkeypatch, call):
+    """The files stay open then, and the session goes on."""
+    system = OS()
+    builder, store = begin(system=system)
+
+    def fail(*_args, **_options):
+        """Refuse."""
+        if call == "lock":
+            return False
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(system, call, fail)
+        rests = rested(store)
+    assert (call == "create", call != "create") == (rests, store.journal.fd >= 0)  # a keeper is opened as LOCK is
+    busy(builder, 1)
+    assert store.flush()
+    assert [1] == [len(load("txn-1", directory).session.turns)]
+
+
+def test_records_that_the_disk_refuses_keep_the_files_open(begin):
+    """A session that has records in no file is not idle."""
+    system = Faulty("write")
+    builder, store = begin(system=system)
+    system.arm()
+    builder.begin_turn(user="x")
+    assert (False, 0 < store.unwritten) == (rested(store), True)
+    system.mend()
+    assert store.flush()
+
+
+def test_what_is_synced_later_is_noted(begin, directory):
+    """Files are closed before what they have is on the disk: once it is, LOCK says so though it is closed."""
+    builder, store = begin()
+    busy(builder, 1)
+    assert rested(store)
+    assert store.flush("sync")
+    assert store.journal.last == lock.last_forced(store.live) > 0
+    assert (-1, -1) == (store.journal.fd, store._lock.fd)
+
+
+def test_an_idle_session_that_is_killed_lasted_until_then(directory):
+    """What tells how long it lasted is the keeper, which says each second that its process lives; then the session is anybody's."""
+    started = run("begin(); record('first'); rest(); print(scopes[0][2], flush=True); input()", directory, wait=False)
+    txn = started.stdout.readline().strip()
+    live = directory.live(txn)
+    noted = lock.last_beat(live)
+    wait_for(lambda: lock.last_beat(live) > noted)
+    last = lock.last_beat(live)
+    started.kill()
+    started.communicate()
+    loaded = load(txn, directory)
+    assert ("interrupted", True) == (loaded.state, loaded.session.seen_at >= last)
+    _, store, _ = resume_session(txn, StoreOptions(directory))
+    store.close(0.0)
+    assert 1 == len(keepers(directory))
+    assert [] == settle_all(StoreOptions(directory))
+    assert [] == keepers(directory)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_does_not_keep_its_parents_sessions(directory):
+    """A child that lives on while its parent is killed: the sessions that were idle are anybody's, and the child's part is there."""
+    script = """
+begin(); record('parent'); rest()
+pid = os.fork()
+if not pid:
+    record('child')
+    assert optree.flush()
+    print("child", os.getpid(), scopes[0][2], flush=True)
+    input()
+    os._exit(0)
+os.waitpid(pid, 0)
+"""
+    started = run(script, directory, wait=False)
+    _, child, txn = started.stdout.readline().split()
+    assert lock.is_running(directory.live(txn))
+    started.kill()
+    try:
+        started.wait()
+        assert not lock.is_running(directory.live(txn))
+        names = [op.name for turn in load(txn, directory).session.turns for op in turn.ops]
+        assert ["child", "parent"] == sorted(names)
+    finally:
+        os.kill(int(child), signal.SIGKILL)
+        started.communicate()
+
+
+def test_many_sessions_that_are_open_at_once(directory):
+    """With 400 sessions and 256 descriptors, a macOS's, nothing is refused; a second later few are open; all go on and end."""
+    script = """
+import time
+for _ in range(400):
+    begin()
+record("first")
+deadline = time.monotonic() + 60
+while len(idle._open) > idle.FEW and time.monotonic() < deadline:
+    time.sleep(0.05)
+print(len(idle._open), len(os.listdir("/dev/fd")) < 64, optree.flush("sync"))
+record("second")
+txns = [txn for *_, txn in scopes]
+end()
+print(optree.flush("snapshot", 60), optree.health()["problems"], optree.health()["lost"], len(set(txns)))
+"""
+    assert ["16 True True", "True [] 0 400"] == run(script, directory, limit=256).splitlines()
+    assert 400 == len(list(directory.sessions.iterdir()))
+    assert ["first", "second"] == [op.name for turn in load("last", directory).session.turns for op in turn.ops]
+
+
+def test_sessions_that_are_few_keep_their_files_open(begin, monkeypatch):
+    """With no more than 16 sessions none is closed, however long it is idle."""
+    monkeypatch.setattr(upkeep, "SYNC_SECONDS", 0.01)
+    monkeypatch.setattr(idle, "_open", {})
+    stores = [begin()[1] for _ in range(idle.FEW + 1)]
+    wait_for(lambda: [store.journal.fd for store in stores].count(-1) >= 1)
+    assert idle.FEW == sum(store.journal.fd >= 0 for store in stores)
