@@ -1,13 +1,18 @@
-"""What a short session costs from begin to end, with few and with many sessions in the directory, with default settings.
+"""What a short session costs from begin to end, with few and with many sessions in the directory, and what many hold that are open at once.
 
-Each directory is measured in a process of its own, that begins and ends sessions one after another as fast as it can.
+With default settings. Each directory is measured in a process of its own, that begins and ends sessions one after another as fast as it
+can, and so is what is open at once.
 """
 
 from __future__ import annotations
 
 import sys
 import tempfile
+import threading
+from contextvars import Context
 from pathlib import Path
+from statistics import median
+from time import monotonic, sleep, thread_time_ns
 from typing import Any
 
 import msgspec
@@ -42,7 +47,19 @@ def measure(*, quick: bool) -> Report:
         ]
     note = "One after another, default settings, each saved and removed from the live directories at the end of its round. CPU time."
     table = Table("Many short sessions", ["variant", "caller ms", "process ms", "what it does"], rows, note)
-    return Report("sessions", [table], aims, [] if spans else ["opentelemetry-sdk"])
+    number = 500 if quick else 5_000
+    held = msgspec.convert(in_fresh_process("benchmarks.bench_sessions", number, "open"), _Open)
+    aims += [
+        at_most(f"{number:,} sessions open at once: descriptors, once they are idle", float(held.idle), 64.0, ""),
+        at_most(f"{number:,} sessions open at once: threads of optree", float(held.threads), 4.0, ""),
+        at_most("begin of the last hundred ÷ of the second hundred", held.last / held.first, 1.1, "x"),
+    ]
+    columns = ["open at once", "begin of the 2nd hundred, caller ms", "of the last hundred", *("descriptors, most", "idle", "threads")]
+    cells: list[list[Cell]] = [[f"{number:,}", held.first, held.last, held.most, held.idle, held.threads]]
+    note = "Begun one after another, each with a turn; a descriptor is counted that the process had not before. Medians of CPU time."
+    return Report(
+        "sessions", [table, Table("Sessions that are open at once", columns, cells, note)], aims, [] if spans else ["opentelemetry-sdk"]
+    )
 
 
 class _Found(msgspec.Struct):
@@ -52,6 +69,16 @@ class _Found(msgspec.Struct):
     caller: float
     process: float
     spans: float | None
+
+
+class _Open(msgspec.Struct):
+    """Milliseconds of CPU time that a begin took, the most descriptors then and those of idle sessions, and optree's threads."""
+
+    first: float
+    last: float
+    most: int
+    idle: int
+    threads: int
 
 
 def fill(directory: Directory, number: int) -> None:
@@ -102,5 +129,37 @@ def _measured(there: int, *, quick: bool) -> _Found:
     return _Found(there, rounds.caller(SESSION) / 1e6, rounds.process(SESSION) / 1e6, spans)
 
 
+def _opened(number: int) -> _Open:
+    """Begin so many sessions, and let them be idle."""
+    before, most, times, scopes = _descriptors(), 0, list[int](), list[tuple[Context, Any]]()
+    with tempfile.TemporaryDirectory(prefix="optree-bench-", ignore_cleanup_errors=True) as name:
+        optree.configure(base_dir=Path(name), otel="off")
+        for _ in range(number):
+            scope, context = optree.session("bench"), Context()
+            begun = thread_time_ns()
+            context.run(scope.__enter__)
+            times.append(thread_time_ns() - begun)
+            context.run(optree.turn(user="What scatters?").__enter__)
+            scopes.append((context, scope))
+            most = max(most, _descriptors())
+        until = monotonic() + 60.0
+        while _descriptors() - before > 64 and monotonic() < until:
+            sleep(0.1)
+        threads = sum(thread.name.startswith("optree-") for thread in threading.enumerate())
+        idle = _descriptors()
+        for context, scope in scopes:
+            context.run(scope.__exit__, None, None, None)
+        optree.flush("snapshot", 600.0)
+    return _Open(median(times[100:200]) / 1e6, median(times[-100:]) / 1e6, most - before, idle - before, threads)
+
+
+def _descriptors() -> int:
+    return len([*Path("/dev/fd").iterdir()])
+
+
 if __name__ == "__main__":
-    print(msgspec.json.encode(_measured(int(sys.argv[1]), quick=sys.argv[2] == "quick")).decode())
+    print(
+        msgspec.json.encode(
+            _opened(int(sys.argv[1])) if sys.argv[2] == "open" else _measured(int(sys.argv[1]), quick=sys.argv[2] == "quick")
+        ).decode()
+    )

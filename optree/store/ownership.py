@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from optree.background import Job
-from optree.interrupts import new_rlock, suppress
+from optree.interrupts import new_rlock, pass_on, suppress
 from optree.store import lock
 from optree.store.directory import Directory
 from optree.store.numbering import given_by_others, saved_vector
@@ -40,6 +40,11 @@ class Ownership:
     def is_held(self) -> bool:
         """Tell whether the session is this process's."""
         return self.fd >= 0 or self._keeper is not None
+
+    @property
+    def rests(self) -> bool:
+        """Tell whether a keeper stands for LOCK."""
+        return self._keeper is not None
 
     def take(self, seconds: float = lock.TRY_SECONDS, *, fresh: bool = False) -> bool:
         """Take LOCK; False if another process owns the session. Raises `OSError`."""
@@ -108,9 +113,15 @@ class Ownership:
 
     def is_there(self) -> bool:
         """Tell whether LOCK is where it was made, and other processes see whose the session is."""
-        if (keeper := self._keeper) is not None and self.fd < 0:
-            return keeper.is_there and self._left is not None and self._os.is_as_left(self._live / "LOCK", self._left)
-        return self._os.is_at(self.fd, self._live / "LOCK")
+        if (keeper := self._keeper) is None or self.fd >= 0:
+            return self._os.is_at(self.fd, self._live / "LOCK")
+        try:
+            if self._left != (left := self._os.state(self._live / "LOCK")) and lock.keeper_of(self._live) == keeper.name:
+                self._left = left
+        except OSError as error:
+            pass_on(error)
+            return False
+        return keeper.is_there and self._left == left
 
     def beat(self, last: int, refused: int) -> None:
         """Note in LOCK that this process lives, see `lock.beat`; of an idle session its keeper does, and LOCK has only what is new."""

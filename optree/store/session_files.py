@@ -105,7 +105,7 @@ class SessionFiles(NotedProblems):
             if self.process != os.getpid():  # the directory is the parent's
                 self._lock.forget()
                 return
-            if self._lock.fd < 0 and self._lock.is_held:
+            if self._lock.rests:
                 self._lock.leave_keeper(self.journal.forced)
             if self._lock.fd >= 0 or not self.owner:  # else it may be another's by now
                 leave(self.live, [self._lock.fd] if self._lock.fd >= 0 else [], self._os)

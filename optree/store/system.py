@@ -109,7 +109,7 @@ class OS:
 
     def reopen(self, path: Path, state: FileState, *, append: bool) -> int:
         """Open a file again, to *append* to it or note something in it; raises `FileNotFoundError` too if it is not as it was left."""
-        if self.state(path) == state:
+        if self.is_as_left(path, state):
             fd = opened_for_lock(calls.open_kept, path, os.O_WRONLY | (os.O_APPEND if append else 0) | calls.O_NOFOLLOW | calls.O_NONBLOCK)
             if fd.identity == state[:2]:
                 return fd  # at once: an interrupt hits a call
@@ -327,9 +327,9 @@ class OS:
             return False
 
     def is_as_left(self, path: Path, state: FileState) -> bool:
-        """Tell whether a name is still that of a file that was closed, and nobody has written to it."""
+        """Tell whether a name is still that of a file that was closed, and as long; of its time some file systems say another at a sync."""
         try:
-            return self.state(path) == state
+            return self.state(path)[:3] == state[:3]
         except calls.GONE as error:
             pass_on(error)
             return False

@@ -8,10 +8,13 @@ from time import monotonic, sleep
 from typing import Any
 
 import optree
+from optree.background import Job
 from optree.builder.handles import account_late
 from optree.clock import now_ms
 from optree.nodes import SNAPSHOT, USAGE_AT_START
 from optree.records import OpEnd
+from optree.store import idle
+from optree.store.upkeep import EACH_SECOND
 from optree.tracing.runtime import RUNTIME
 from optree.tree.totals import add_op, of_entries
 from optree.tree.walk import walk_ops, walk_sessions
@@ -165,6 +168,16 @@ def budget_flaws() -> list[str]:
     return found
 
 
+def _idle() -> None:
+    """Close the sessions' files as if they were many and idle, on the thread that does so."""
+
+    def rest() -> None:
+        for session in list(idle._open):
+            _ = session.rest() or session.rest()
+
+    Job(EACH_SECOND, rest, str).wait(LONG, first=True)
+
+
 def _session() -> Any:
     return optree.current_session()
 
@@ -241,6 +254,9 @@ CALLS_WITHIN: dict[str, Callable[[Any], object]] = {
     "Session.tree": lambda _: _session().tree,
     "Session.txn": lambda _: (_session().txn, _session().path, _session().agent, _session().running),
     "Session.totals": lambda _: _session().totals,
+    "op of an idle session": lambda op: (_idle(), op.builder.begin_op("tool", "t").end(), op.log("x"), optree.flush("write")),
+    "end of an idle session": lambda op: (_idle(), op.builder.end_session()),
+    "snapshot of an idle session": lambda op: (_idle(), op.builder.snapshot()),
     "flush write": lambda op: (op.log("x"), optree.flush("write")),
     "flush sync": lambda op: (op.log("x"), optree.flush("sync")),
     "flush snapshot": lambda op: (op.log("x"), optree.flush("snapshot")),
