@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _frozen_importlib
 import _thread
+import contextlib
 import os
 import sys
 import threading
@@ -251,6 +252,20 @@ def _forget_imports() -> None:
 
 def _is_python(module: object) -> bool:
     return str(getattr(getattr(module, "__spec__", None), "origin", "")).endswith(".py")
+
+
+def keep_interrupt() -> None:
+    """At exit: let the process end by SIGINT if a `KeyboardInterrupt` that nobody caught ends it.
+
+    Python does so by itself, but before 3.14 forgets it when any thread executes a text meanwhile, as some imports do:
+    `run_eval_code_obj` in CPython's Python/pythonrun.c notes it, and clears the note each time. So it is noted once more.
+    """
+    trace = getattr(sys, "last_traceback", None)
+    if getattr(sys, "last_type", None) is not KeyboardInterrupt or trace is None or trace.tb_frame.f_back is not None:
+        return  # it went on after that, as interactive shells do
+    if not (sys.flags.interactive or hasattr(sys, "ps1")):
+        with contextlib.suppress(KeyboardInterrupt):
+            exec("raise KeyboardInterrupt")  # noqa: S102 - a constant
 
 
 if sys.platform != "win32":

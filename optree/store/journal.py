@@ -19,10 +19,9 @@ from optree import speed
 from optree.errors import StoreError
 from optree.ids import WRITER_SPAN
 from optree.interrupts import from_handler, new_rlock, pass_on, suppress
+from optree.store import numbering
 from optree.store.directory import exists, refusal_of
-from optree.store.journal_lines import header_line, numbered_lines, put_at_the_end, write_held
 from optree.store.lock import note_refused
-from optree.store.numbering import claim, journal_name, last_before_another, lost_since, rows, some_number
 from optree.store.system import OS, REAL, FileState
 from optree.store.upkeep import sync_left
 
@@ -106,7 +105,7 @@ class Journal:
         try:
             if not fresh:
                 self._os.make_directory(self.live)
-            self.ordinal, self.path, self._claimed = claim(self.live, ordinal, above, self._os, fresh=fresh)
+            self.ordinal, self.path, self._claimed = numbering.claim(self.live, ordinal, above, self._os, fresh=fresh)
             self.at_the_end = self.ordinal
         except (OSError, StoreError) as error:
             if not lazy or from_handler(error):
@@ -145,8 +144,8 @@ class Journal:
 
     def make_late(self, ordinal: int | None = None) -> None:
         """Make no file before the first record; None is a writer of its own."""
-        self.ordinal = self.at_the_end = some_number() if ordinal is None else ordinal
-        self.path = self.live / journal_name(self.ordinal, 1)
+        self.ordinal = self.at_the_end = numbering.some_number() if ordinal is None else ordinal
+        self.path = self.live / numbering.journal_name(self.ordinal, 1)
 
     @property
     def tried(self) -> int:
@@ -295,7 +294,7 @@ class Journal:
 
         In files that remain are records up to *saved* only, or those behind which another process went on.
         """
-        saved = max(self._counted, min(saved, last_before_another(self.live, self.ordinal, self._counted, self.last, self._os)))
+        saved = max(self._counted, min(saved, numbering.last_before_another(self.live, self.ordinal, self._counted, self.last, self._os)))
         later_gaps, self._gaps = [gap for gap in self._gaps if gap.n > saved], []
         gone = max(0, self.last - saved - sum(gap.n > self._counted for gap in later_gaps))
         self._untried = max(0, self.last - saved)
@@ -378,13 +377,13 @@ class Journal:
                 self._fault(self.path, error)
 
     def _lines(self, batch: Sequence[r.Record]) -> bytes:
-        return numbered_lines(batch, self.last, self._seed, at_the_end=bool(self.at_the_end))
+        return numbering.numbered_lines(batch, self.last, self._seed, at_the_end=bool(self.at_the_end))
 
     def _head(self) -> bytes:
         """Return the open file's first line, with whose sum all others begin."""
         self._named, self.dirty = False, True
         first = self._held[0].n if self._held else self.last + 1
-        head, self._seed = header_line(self.path, self.txn, self.ordinal, first, self._version, self.base)
+        head, self._seed = numbering.header_line(self.path, self.txn, self.ordinal, first, self._version, self.base)
         return head
 
     def _poison(self, error: Exception, batch: list[r.Record]) -> None:
@@ -423,7 +422,7 @@ class Journal:
             self._ready()
             self._take_back()
             if self._claimed < 0:
-                _, self.path, self._claimed = claim(self.live, self.ordinal, 0, self._os)
+                _, self.path, self._claimed = numbering.claim(self.live, self.ordinal, 0, self._os)
             held, self.fd, self._claimed = len(self._held), self._claimed, -1
             try:
                 self._catch_up(batch)
@@ -443,8 +442,8 @@ class Journal:
         if not self._suspect:
             return
         first = self._held[0].n if self._held else self.last + 1
-        lost = lost_since(self._synced, first, self._suspect, self._gaps, self._os)
-        self._omitted += rows(lost.numbers)
+        lost = numbering.lost_since(self._synced, first, self._suspect, self._gaps, self._os)
+        self._omitted += numbering.rows(lost.numbers)
         self.dropped += lost.uncounted
         self._unsaid += lost.uncounted + sum(gap.dropped for gap in lost.gaps)
         self._gaps = [gap for gap in self._gaps if gap not in lost.gaps]
@@ -455,12 +454,12 @@ class Journal:
         """Begin the file that is open, and write what is held, or a batch."""
         for record in self._held if self.at_the_end else ():  # which it may be only since they are held
             if record.n > self.tried:
-                put_at_the_end(record)
+                numbering.put_at_the_end(record)
         self._untried = 0
         head = self._head()
         if not self._held:
             self._os.write_all(self.fd, head + self._lines(batch))
-        write_held(self._held, head, self._seed, partial(self._os.write_all, self.fd))
+        numbering.write_held(self._held, head, self._seed, partial(self._os.write_all, self.fd))
         if self._unsaid:
             gap = r.Gap(time() * 1e3, self._unsaid, self.problem, self._omitted, n=self.last + 1)
             self._os.write_all(self.fd, r.line(gap, self._seed))

@@ -6,22 +6,27 @@ import os
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
+from optree import records as r
 from optree.builder import SessionTreeBuilder, Taker
 from optree.builder.core import Core
 from optree.ids import new_txn
 from optree.interrupts import suppress
 from optree.store.descriptors import OPENING_SESSIONS
+from optree.store.interrupted import account_open, interrupt, open_nodes
 from optree.store.options import StoreOptions
 from optree.store.recovery import Loaded
-from optree.store.resume import close_interrupted
 from optree.store.session_store import SessionStore
 from optree.syscalls import calls
+from optree.tree import apply
 
 RUN_FILE = "OPTREE_RUN_FILE"
 """The environment variable with the file where a program that `optree run` started notes its root sessions, a txn a line.
 
 Behind a txn stands, in a line of its own, how many of its records are lost.
 """
+
+_LATER = 0.001
+"""Milliseconds: a resume is later than all ends and resumes before it."""
 
 
 def note_begun(txn: str) -> None:
@@ -102,7 +107,7 @@ def resume_session(
             latest=max(root.ended_at or 0.0, *root.resumed_at, root.started_at),
         )
         builder = SessionTreeBuilder.over(core, loaded.session)
-        close_interrupted(builder, core)
+        _close_interrupted(builder, core)
         store.attach(builder)
         store.snapshot()
     except BaseException:  # an interrupt
@@ -110,6 +115,28 @@ def resume_session(
             store.discard()
         raise
     return builder, store, loaded
+
+
+def _close_interrupted(builder: SessionTreeBuilder, core: Core) -> None:
+    """End all open nodes as `interrupted`, each at the last time it was seen, and open the root session again."""
+    root = builder.node
+    stream = core.stream
+    held = stream.enter()
+    try:
+        alive = root.seen_at or 0.0
+        left = open_nodes(root)
+        for accounted in account_open(root, left, alive):
+            stream.put(accounted)
+        for node in left:
+            if node is not root:
+                stream.put(interrupt(node, alive))
+        before = [time + _LATER for time in (root.ended_at or 0.0, alive, *root.resumed_at)]
+        root.seen_at = None
+        record = r.SessionResume("", max(core.now_ms(), *before))  # this machine's clock may be behind
+        apply.resume_session(root, record)
+        stream.put(record)
+    finally:
+        stream.leave(held)
 
 
 OPENING_SESSIONS.extend((SessionStore.__init__.__code__, open_session.__code__, resume_session.__code__))

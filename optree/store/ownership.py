@@ -1,6 +1,7 @@
 """A session that this process owns: LOCK is open and locked or, while the session is idle, closed, and names this process's keeper.
 
-A keeper is a locked file beside the live directories, one for all sessions there that are idle: they take no descriptor.
+A keeper is a locked file beside the live directories, one for all sessions there that are idle: they take no descriptor. Files are closed
+where many sessions are open in a process: it has 256 descriptors on macOS by default.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import os
 from errno import EAGAIN
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from optree.background import Job
 from optree.interrupts import new_rlock, pass_on, suppress
@@ -21,6 +22,11 @@ from optree.syscalls import calls
 
 PREFIX = ".process-"
 """How the name of a keeper begins."""
+FEW = 16
+"""Sessions whose files stay open, however long they are idle."""
+_MOST = 64
+"""Sessions with open files from which on those that were used longest ago are closed at once."""
+_WAIT_SECONDS = 0.02
 
 
 class Ownership:
@@ -201,7 +207,6 @@ def _beat() -> float | None:
 
 
 _BEATING = Job(EACH_SECOND, _beat, str)
-calls.register_at_fork(after_in_child=_keepers.clear)
 
 
 def remove_unused(directory: Path, system: OS, live: list[Path]) -> None:
@@ -212,3 +217,59 @@ def remove_unused(directory: Path, system: OS, live: list[Path]) -> None:
             if (fd := lock.take(directory / name, system, 0.0)) >= 0:
                 system.unlink(directory / name)
             lock.release({fd} - {-1}, system)
+
+
+class HasFiles(Protocol):
+    """What this knows of a session."""
+
+    def rest(self) -> bool:
+        """Close its files, which the next record opens again; False if something was recorded since this was asked last."""
+        ...
+
+
+_open: dict[HasFiles, None] = {}
+"""Those with open files, in the order in which they are looked at."""
+
+
+def files_opened(session: HasFiles) -> None:
+    """Take up a session whose files were opened."""
+    _open[session] = None
+    if len(_open) > _MOST:
+        _CLOSING.ask(first=True)
+
+
+def make_room() -> None:
+    """Wait a moment for others' files to be closed where sessions begin faster than that: the program needs descriptors too."""
+    if len(_open) > 2 * _MOST:
+        _CLOSING.wait(_WAIT_SECONDS, first=True)
+
+
+def files_closed(session: HasFiles) -> None:
+    """Forget a session whose files were closed."""
+    _open.pop(session, None)
+
+
+def are_many() -> bool:
+    """Tell whether sessions that are idle should have their files closed."""
+    return len(_open) > FEW
+
+
+def _close_some() -> None:
+    """Close files of sessions in turn, each after it was left alone since its last turn."""
+    for session in 2 * list(_open):
+        if len(_open) <= _MOST:
+            return
+        if session in _open and not session.rest():
+            _open.pop(session, None)
+            _open[session] = None
+
+
+_CLOSING = Job(EACH_SECOND, _close_some, str)
+
+
+def _after_fork() -> None:
+    _keepers.clear()
+    _open.clear()
+
+
+calls.register_at_fork(after_in_child=_after_fork)

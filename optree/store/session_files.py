@@ -10,11 +10,10 @@ from optree.builder import Stream
 from optree.errors import BusyError
 from optree.interrupts import from_handler, if_free, new_rlock, suppress
 from optree.store.directory import NotedProblems, checked, exists, owners_journals
-from optree.store.idle import files_closed, files_opened, make_room
 from optree.store.journal import Journal
 from optree.store.numbering import last_given
 from optree.store.options import StoreOptions
-from optree.store.ownership import Ownership
+from optree.store.ownership import Ownership, files_closed, files_opened, make_room
 from optree.store.reader import is_blank
 from optree.store.saving import sweep
 from optree.store.settle import leave, remove

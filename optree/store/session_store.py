@@ -16,12 +16,12 @@ from optree.builder.core import Core
 from optree.interrupts import if_free
 from optree.store import lock
 from optree.store.directory import LATE, LATE_UNWRITTEN, OWNERS, journals, nothing_saved, owners_journals
-from optree.store.idle import are_many, files_closed, files_opened, make_room
 from optree.store.journal import Journal
 from optree.store.journals import Journals
 from optree.store.ledger import Ledger
 from optree.store.numbering import known_vector, last_given, was_writer
 from optree.store.options import StoreOptions
+from optree.store.ownership import are_many, files_closed, files_opened, make_room
 from optree.store.recovery import Loaded, load_to_resume
 from optree.store.saving import saving
 from optree.store.session_files import SessionFiles

@@ -19,7 +19,7 @@ from optree.clock import now_ms
 from optree.console import ConsoleWriter, LineOptions
 from optree.errors import OptreeError, SetupError
 from optree.ids import is_txn, new_txn
-from optree.interrupts import if_free, is_in, new_rlock, pass_on, suppress, wait_for_imports
+from optree.interrupts import if_free, is_in, keep_interrupt, new_rlock, pass_on, suppress, wait_for_imports
 from optree.nodes import Status
 from optree.prices import PRICES
 from optree.records import SessionResume
@@ -35,7 +35,6 @@ from optree.syscalls import calls
 from optree.tracing.config import Config, ConfigInUse, directory_of, from_environment
 from optree.tracing.context import ABANDONED, Holder
 from optree.tracing.handles import Session
-from optree.tracing.interrupted import keep_interrupt
 from optree.tracing.joined import Joined, Leaving, stand_in
 from optree.tracing.mirroring import Mirroring, check_options
 from optree.tracing.problems import Problems, Unsaved, counts_of, lost_of

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 
 import optree
-from optree.store import idle
+from optree.store import ownership
 from optree.tracing.runtime import RUNTIME
 
 COST = 0.25
@@ -113,7 +113,7 @@ class _Resting(Said):
 
     def __call__(self, what: str, *words: object) -> None:
         super().__call__(what, *words)
-        for session in list(idle._open) if what == "made" else ():
+        for session in list(ownership._open) if what == "made" else ():
             session.rest()
             session.rest()
 

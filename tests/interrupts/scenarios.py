@@ -13,7 +13,7 @@ from optree.builder.handles import account_late
 from optree.clock import now_ms
 from optree.nodes import SNAPSHOT, USAGE_AT_START
 from optree.records import OpEnd
-from optree.store import idle
+from optree.store import ownership
 from optree.store.upkeep import EACH_SECOND
 from optree.tracing.runtime import RUNTIME
 from optree.tree.totals import add_op, of_entries
@@ -172,7 +172,7 @@ def _idle() -> None:
     """Close the sessions' files as if they were many and idle, on the thread that does so."""
 
     def rest() -> None:
-        for session in list(idle._open):
+        for session in list(ownership._open):
             _ = session.rest() or session.rest()
 
     Job(EACH_SECOND, rest, str).wait(LONG, first=True)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from optree.errors import BusyError
-from optree.store import SessionStore, idle, load, lock, ownership, resume_session, upkeep
+from optree.store import SessionStore, load, lock, ownership, resume_session, upkeep
 from optree.store.directory import journals
 from optree.store.options import StoreOptions
 from optree.store.settle import settle, settle_all, was_left
@@ -25,7 +25,7 @@ SESSIONS = """
 import os, sys
 import optree
 from contextvars import Context
-from optree.store import idle
+from optree.store import ownership
 optree.configure(console=False)
 scopes = []
 
@@ -50,7 +50,7 @@ def end():
         context.run(scope.__exit__, None, None, None)
 
 def rest():
-    for session in list(idle._open):
+    for session in list(ownership._open):
         session.rest()
         session.rest()
 
@@ -180,7 +180,7 @@ def test_files_that_are_removed_while_it_is_idle(begin, directory, killed, monke
     assert ["txn-1.json.zst"] == [path.name for path in directory.sessions.iterdir()]
 
 
-def test_a_record_into_a_session_whose_files_were_just_removed(begin, directory, killed):
+def test_a_record_into_a_session_whose_files_were_just_removed(begin, killed):
     """The next record comes before anything is noticed: it is written into a new file, and what is missing is counted."""
     builder, store = begin()
     busy(builder, 1)
@@ -264,7 +264,7 @@ def test_records_that_the_disk_refuses_keep_the_files_open(begin):
     assert store.flush()
 
 
-def test_what_is_synced_later_is_noted(begin, directory):
+def test_what_is_synced_later_is_noted(begin):
     """Files are closed before what they have is on the disk: once it is, LOCK says so though it is closed."""
     builder, store = begin()
     busy(builder, 1)
@@ -328,9 +328,9 @@ for _ in range(400):
     begin()
 record("first")
 deadline = time.monotonic() + 60
-while len(idle._open) > idle.FEW and time.monotonic() < deadline:
+while len(ownership._open) > ownership.FEW and time.monotonic() < deadline:
     time.sleep(0.05)
-print(len(idle._open), len(os.listdir("/dev/fd")) < 64, optree.flush("sync"))
+print(len(ownership._open), len(os.listdir("/dev/fd")) < 64, optree.flush("sync"))
 record("second")
 txns = [txn for *_, txn in scopes]
 end()
@@ -344,7 +344,7 @@ print(optree.flush("snapshot", 60), optree.health()["problems"], optree.health()
 def test_sessions_that_are_few_keep_their_files_open(begin, monkeypatch):
     """With no more than 16 sessions none is closed, however long it is idle."""
     monkeypatch.setattr(upkeep, "SYNC_SECONDS", 0.01)
-    monkeypatch.setattr(idle, "_open", {})
-    stores = [begin()[1] for _ in range(idle.FEW + 1)]
+    monkeypatch.setattr(ownership, "_open", {})
+    stores = [begin()[1] for _ in range(ownership.FEW + 1)]
     wait_for(lambda: [store.journal.fd for store in stores].count(-1) >= 1)
-    assert idle.FEW == sum(store.journal.fd >= 0 for store in stores)
+    assert ownership.FEW == sum(store.journal.fd >= 0 for store in stores)
