@@ -23,10 +23,10 @@ _OF_CHUNK: Final = ("id", "object", "created", "model", "service_tier", "system_
 def body_of(answer: Any, path: str, query: str, request: Any) -> tuple[str, bytes]:
     """Return an answer's content type and body, as *request* asks for them at *path* with *query*."""
     low = path.lower().rstrip("/")
+    if not _is_stream(low, query, request):
+        return _JSON, encode([answer] if ":streamgeneratecontent" in low else answer)
     if ":streamgeneratecontent" in low:
-        return (_EVENTS, _event(answer)) if "alt=sse" in query else (_JSON, encode([answer]))
-    if not (is_object(request) and request.get("stream") is True) or low.endswith((WEBSOCKET, "/api/chat", "/api/generate")):
-        return _JSON, encode(answer)  # Ollama's stream is lines of JSON, of which one may be all
+        return _EVENTS, _event(answer)
     if low.endswith("/responses"):
         return _EVENTS, b"".join(_event(one, name=True) for one in _numbered(_responses(answer)))
     if low.endswith("/v2/chat"):
@@ -40,6 +40,27 @@ def body_of(answer: Any, path: str, query: str, request: Any) -> tuple[str, byte
     else:
         chunks[-1] |= told
     return _EVENTS, b"".join(map(_event, chunks)) + b"data: [DONE]\n\n"
+
+
+def _is_stream(path: str, query: str, request: Any) -> bool:
+    """Tell whether an answer is server-sent events. Ollama's stream is lines of JSON, of which one may be all."""
+    if ":streamgeneratecontent" in path:
+        return "alt=sse" in query
+    return is_object(request) and request.get("stream") is True and not path.endswith((WEBSOCKET, "/api/chat", "/api/generate"))
+
+
+def error_body_of(error: Any, path: str, query: str, request: Any) -> tuple[str, bytes]:
+    """Return the same of an answer that was begun, and is nothing but an error: a document, or the last event of a stream."""
+    if not _is_stream(path.lower().rstrip("/"), query, request):
+        return _JSON, encode(error)
+    return _EVENTS, b"".join(_event(one, name="type" in one) for one in error_events(error))
+
+
+def error_events(error: Any) -> list[Any]:
+    """Return an event that is an error, behind the one by which the response begins that it is of, if it is of one."""
+    response = _member(error, "response")
+    begun: dict[str, Any] = response | {"status": "in_progress", "status_details": None, "error": None, "output": [], "usage": None}
+    return [{"type": "response.created", "response": begun}, error] if response else [error]
 
 
 def socket_events(answer: Any, request: dict[str, Any]) -> list[dict[str, Any]]:

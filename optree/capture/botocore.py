@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import io
-import re
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from types import ModuleType
@@ -33,10 +32,6 @@ _JSON: Final = (b"content-type", b"application/json")
 _LINES: Final = (b"content-type", b"application/x-ndjson")
 _SERVED: Final = ("amazonaws.com", "amazonaws.com.cn", "api.aws")
 """Ends of the names of hosts that bill as Bedrock does."""
-_RAISED: Final = re.compile(
-    r"An error occurred \((\w+)\) when calling the \w+ operation(?: \(reached max retries: (\d+)\))?: (.*)", re.DOTALL
-)
-"""What an exception of botocore's says: a code, how often it was tried again in vain, and the service's message."""
 
 
 def client(module: ModuleType, is_on: Callable[[], bool]) -> list[Hook]:
@@ -64,23 +59,36 @@ def _given(made_by: Any, operation: str, answer: StoredReply) -> dict[str, Any]:
     told: dict[str, Any] = {"RequestId": answer.headers.get("x-request-id", ""), "HTTPStatusCode": answer.status, "RetryAttempts": 0}
     told["HTTPHeaders"] = answer.headers
     if answer.status >= HTTPStatus.BAD_REQUEST:
-        said: str = value["error"]["message"]
-        known = _RAISED.search(said)
-        code, retried, said = known.groups() if known else ("ValidationException", None, said)
-        if retried is not None:
-            told |= {"RetryAttempts": int(retried), "MaxAttemptsReached": True}
-        raise made_by.exceptions.from_code(code)({"Error": {"Code": code, "Message": said}, "ResponseMetadata": told}, operation)
+        raise _error(made_by, operation, value, told)
     if operation == "Converse":
         return {**value, "ResponseMetadata": told}
     if operation == "InvokeModel":
         from botocore.response import StreamingBody  # type: ignore[import-untyped]
 
         return {"body": StreamingBody(_Recorded(answer.body), len(answer.body)), "contentType": _JSON[1].decode(), "ResponseMetadata": told}
-    events = bedrock_events(value)
+    events = _failing(value, operation) if is_object(value.get("Error")) else bedrock_events(value)
     if operation == "ConverseStream":
         return {"stream": _RecordedEvents(events), "ResponseMetadata": told}
     chunks = ({"chunk": {"bytes": encode(event)}} for event in events)
     return {"body": _RecordedEvents(chunks), "contentType": _JSON[1].decode(), "ResponseMetadata": told}
+
+
+def _error(made_by: Any, operation: str, value: dict[str, Any], told: dict[str, Any]) -> Exception:
+    """Return the exception that a client raises for a recorded refusal, or for the lack of one."""
+    if "Error" not in value:
+        value = {"Error": {"Code": "ValidationException", "Message": value["error"]["message"]}}
+    if (retries := value.pop("RetryAttempts", None)) is not None:
+        told |= {"RetryAttempts": retries, "MaxAttemptsReached": True}
+    raised: Exception = made_by.exceptions.from_code(value["Error"]["Code"])({**value, "ResponseMetadata": told}, operation)
+    return raised
+
+
+def _failing(error: dict[str, Any], operation: str) -> Iterator[dict[str, Any]]:
+    """Raise the error that an event of a stream is, once it is read."""
+    from botocore.exceptions import EventStreamError  # type: ignore[import-untyped, unused-ignore]
+
+    raise EventStreamError(error, operation)
+    yield error
 
 
 class _Recorded(io.BufferedIOBase):

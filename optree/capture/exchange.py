@@ -25,6 +25,7 @@ from optree.builder.handles import account_late, respond_at_end
 from optree.capture.bodies import MOST_BYTES, Body
 from optree.capture.observed import TOLD, ObservedCall, client_call, ended_by
 from optree.capture.program import PROGRAM
+from optree.capture.refusals import Refusal, failure_in, refusal_in, refusal_of
 from optree.capture.replay import STATUS_CODE
 from optree.capture.requests import Asked, read
 from optree.errors import BudgetExceeded
@@ -40,7 +41,7 @@ from optree.tracing.results import ModelResult, is_known, name_model
 from optree.tracing.runtime import RUNTIME
 from optree.tracing.scopes import OpScope, is_parents
 from optree.usage import SERVER_TOOLS, server_tools
-from optree.values import is_list, is_object, raw, text
+from optree.values import is_list, is_object, raw
 
 _REDIRECTED: Final = int(HTTPStatus.MULTIPLE_CHOICES)
 """The least status of those that bring no answer."""
@@ -212,8 +213,8 @@ class Exchange:
     """One attempt of a call. Pieces of its body are noted as they pass, and read by the worker, the last by `ended`."""
 
     __slots__ = (
-        *("_asked", "_began", "_body", "_call", "_chunks", "_error", "_is_over", "_limit", "_lock", "_noted", "_read_to"),
-        *("_result", "_status"),
+        *("_asked", "_began", "_body", "_call", "_chunks", "_is_over", "_limit", "_lock", "_noted", "_read_to"),
+        *("_refusal", "_result", "_status"),
     )
 
     def __init__(self, call: ObservedCall) -> None:
@@ -228,7 +229,7 @@ class Exchange:
         self._body: Body | None = None
         self._result = _AnswerOverWire(call.op) if call.is_own else JoinedAnswer(call.op)
         self._status = 0
-        self._error: str | None = None
+        self._refusal: Refusal | None = None
         self._is_over = self._asked = False
         call.begins()
 
@@ -372,13 +373,13 @@ class Exchange:
 
     def _take(self, value: Any) -> None:
         """Take a value of the body: an event of a stream, or the whole."""
-        if (said := _error_in(value)) is not None:
-            self._error = said
+        if (refusal := refusal_in(value, is_refused=self._status >= _REDIRECTED)) is not None:
+            self._refusal = refusal
         elif self._status >= _REDIRECTED:
             return
         elif self._body is not None and self._body.is_stream:
             self._result.take(value)
-            self._error = _failure_in(value) or self._error
+            self._refusal = failure_in(value) or self._refusal
             if is_object(value) and value.get("type") in _LAST:
                 self._body.is_over = True
         elif is_object(value):
@@ -405,24 +406,28 @@ class Exchange:
         if isinstance(error, GeneratorExit) and body is not None and body.is_over:
             error = None
         status, said = ended_by(error)
-        if self._error is not None and status != "failed":
-            status, said = "failed", self._error
+        refusal = self._refusal
+        if refusal is not None and status != "failed":
+            status, said = "failed", refusal.message
         if body is not None and body.flaw is not None:
             call.op.log(body.flaw, "WRN")
         if self._status >= _REDIRECTED or (status == "failed" and not call.is_answered):
             why = f"{self._status} {phrase_of(self._status)}" if self._status else ""
-            said = ": ".join(filter(None, (why, self._error if self._status else said)))
+            said = ": ".join(filter(None, (why, (refusal.message if refusal is not None else None) if self._status else said)))
             if told := self._status or status_of(error):
                 call.is_refused = True
                 call.op.builder.set_op(call.op, **{STATUS_CODE: told})
-            call.failed(said, (monotonic() - self._began) * 1e3, is_free=told >= _REDIRECTED or was_not_sent(error))
-            call.failure = class_of_status(told, said) if told else class_of_error(error)
+            refusal = refusal or refusal_of(error)
+            words = f"{refusal.words} {said}" if refusal is not None else said
+            call.fails(class_of_status(told, words) if told else class_of_error(error), refusal)
+            call.attempt_failed(said, (monotonic() - self._began) * 1e3, is_free=told >= _REDIRECTED or was_not_sent(error))
             client = client_call()
             if client is None or client.call is not call:  # else it may try again
                 call.end("failed", said)
             return
         if status == "failed":
-            call.failure = class_of_error(error) if self._error is None else class_of_status(self._status, self._error)
+            failure = class_of_error(error) if refusal is None else class_of_status(self._status, refusal.words)
+            call.fails(failure, refusal or refusal_of(error))
         self._result.ended(status)
         call.end(status, said)
 
@@ -431,25 +436,6 @@ def _drain() -> None:
     with suppress(IndexError):  # another thread was quicker
         while True:
             _reading.popleft().drain()
-
-
-def _error_in(value: Any) -> str | None:
-    """Return what an answer, or an event of one, says went wrong."""
-    if not is_object(value):
-        return None
-    found = value.get("error") or (value.get("message") if value.get("type") == "error" else None)
-    if not found:
-        return None
-    return text(found.get("message") or found) if is_object(found) else text(found)
-
-
-def _failure_in(event: Any) -> str | None:
-    """Return what the last event of a response of OpenAI's that failed says of it."""
-    told = event.get("response") if is_object(event) and event.get("type") in ("response.failed", "response.done") else None
-    if not is_object(told) or told.get("status") != "failed":
-        return None
-    details = told.get("status_details")
-    return _error_in(told) or (_error_in(details) if is_object(details) else None) or "the response failed"
 
 
 def phrase_of(status: int) -> str:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
+from typing import Any
 from weakref import ref
 
 from optree.builder import Op
 from optree.builder.handles import tried_again
 from optree.builder.outcome import outcome
 from optree.capture.program import PROGRAM
+from optree.capture.refusals import Refusal
 from optree.interrupts import suppress
 from optree.nodes import AccountingEntry, Status
 from optree.redaction import redact
 from optree.tracing.budgets import CarriedRefusal
-from optree.tracing.failures import ERROR_TYPE, FailureClass
+from optree.tracing.failures import ERROR_BODY, ERROR_TYPE, FailureClass
 from optree.tracing.faults import guarded
 from optree.tracing.runtime import RUNTIME
 
@@ -34,6 +36,8 @@ class ObservedCall:
         """What the last attempt was accounted for by, if that failed."""
         self.failure: FailureClass | None = None
         """Why it failed; for an op of the program's it is the end of that which tells it."""
+        self.provider_error: dict[str, Any] = {}
+        """Attributes by which the op has what the provider said of that, likewise."""
         self.is_answered = False
         """True once a model has begun to answer: what comes after that is another call."""
         self.is_under_way = False
@@ -60,14 +64,25 @@ class ObservedCall:
         """Take that an attempt begins; one that failed before it was no call of its own."""
         self.attempts += 1
         self.is_under_way = True
-        entry, self._failed, self.failure = self._failed, None, None
+        entry, self._failed = self._failed, None
+        self.fails(None, None)
         if entry is not None and entry.status == "failed":
             tried_again(self.op, entry)
 
-    def failed(self, why: str, latency: float, *, is_free: bool) -> None:
+    def fails(self, failure: FailureClass | None, refusal: Refusal | None) -> None:
+        """Take why it failed, and what the provider said of it."""
+        self.failure = failure
+        self.provider_error = {} if refusal is None else refusal.attributes(failure)
+
+    @property
+    def _why(self) -> dict[str, Any]:
+        return ({} if self.failure is None else {ERROR_TYPE: self.failure}) | self.provider_error
+
+    def attempt_failed(self, why: str, latency: float, *, is_free: bool) -> None:
         """Record an attempt that brought no answer; one *is free* that the provider refused."""
         self.is_under_way = False
-        self.op.log(f"attempt {self.attempts} failed: {why}", "WRN")
+        details = {name: value for name, value in self._why.items() if name != ERROR_BODY}
+        self.op.log(f"attempt {self.attempts} failed: {why}", "WRN", details=details or None)
         self.op.account(status="failed", latency=latency, cost_usd=0.0 if is_free else None)
         self._failed = next(iter(self.op.bare.accounting[-1:]), None)
 
@@ -75,8 +90,8 @@ class ObservedCall:
         """End the op, if it is ours; in a forked child it is the parent's to end."""
         if self._finish is None or self.is_inherited:
             return
-        if status == "failed" and self.failure is not None:
-            self.op.builder.set_op(self.op, **{ERROR_TYPE: self.failure})
+        if status == "failed" and (why := self._why):
+            self.op.builder.set_op(self.op, **why)
         try:
             self._finish(self.op, status, error)
             PROGRAM.answered(self.op)

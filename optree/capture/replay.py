@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 from msgspec import UNSET
 
 from optree.builder import Op, SessionTreeBuilder
-from optree.capture.answering import REALTIME, body_of
+from optree.capture.answering import REALTIME, body_of, error_body_of
 from optree.capture.recorded import (
     Lost,
     RecordedCall,
@@ -34,13 +34,13 @@ from optree.interrupts import new_rlock
 from optree.nodes import REPLAY_OF, OperationNode, Pool
 from optree.redaction import redact
 from optree.store.recovery import load
-from optree.tracing.failures import ERROR_TYPE
+from optree.tracing.failures import ERROR_BODY, ERROR_TYPE
 from optree.tracing.faults import fault
 from optree.tracing.recorded import CURRENT_REPLAY, Recorded
 from optree.tracing.runtime import RUNTIME
 from optree.tree import Tree
 from optree.tree.walk import recount, walk_ops, walk_sessions
-from optree.values import decode, is_object, raw
+from optree.values import decode, encode, is_object, raw
 
 REPLAY, FORK_AT, TOOLS = "OPTREE_REPLAY", "OPTREE_FORK_AT", "OPTREE_REPLAY_TOOLS"
 """Variables of the environment: the session whose answers a program gets, the path from which on it gets new ones, `live` or `recorded`."""
@@ -58,6 +58,8 @@ NO_ANSWER: Final = 0
 _REFUSED: Final = int(HTTPStatus.BAD_REQUEST)
 """The status of a request that was not recorded: clients do not try again."""
 _JSON: Final = "application/json"
+_NOT_AGAIN: Final = {"x-should-retry": "false"}
+"""Which OpenAI's and Anthropic's clients heed."""
 _SAYS: Final = "optree replay: "
 _WITH_LIVE_TOOLS: Final = "with --tools live, in a test tools='live', tools run"
 
@@ -184,7 +186,7 @@ class Replay:
         """See `_Active.socket_session`: it is that of the first call that was recorded and is left."""
         if self._is_fork or self._to_difference:
             return None
-        asked = next((call.request for call in self._left if _is_realtime(call.node)), None) if realtime else None
+        asked = next((call.request for call in self._left if _is_realtime(call)), None) if realtime else None
         return {name: value for name, value in asked.items() if name != "messages"} if is_object(asked) else {}
 
     def tool(self, op: Op, *, is_stream: bool = False, is_remote: bool = False, runs: str = "") -> Recorded | None:
@@ -404,18 +406,26 @@ def as_recorded(tree: Tree) -> Tree:
     return tree
 
 
-def _is_realtime(node: OperationNode) -> bool:
-    answer = decode(node.response.payload) if node.response is not None else None
-    return is_object(answer) and answer.get("object") == REALTIME
+def _is_realtime(call: RecordedCall) -> bool:
+    """Tell whether a call is of a realtime interface: by its answer, or, where it failed, by the session that it was made in."""
+    response = call.node.response
+    answer = decode(response.payload) if response is not None else None
+    return (is_object(answer) and answer.get("object") == REALTIME) or (is_object(call.request) and call.request.get("type") == "realtime")
 
 
 def _recorded(call: RecordedCall, path: str, query: str) -> StoredReply | None:
     node = call.node
     if node.status == "failed" and node.response is None:
-        why = node.attributes.get(ERROR_TYPE)
-        if STATUS_CODE not in node.attributes and why in ("network", "timeout"):
+        known = node.attributes
+        if (refusal := known.get(ERROR_BODY)) is not None:
+            status = known.get(STATUS_CODE, int(HTTPStatus.OK))
+            is_within = status < HTTPStatus.MULTIPLE_CHOICES  # an answer that had begun
+            kind, body = error_body_of(refusal, path, query, call.request) if is_within else (_JSON, encode(refusal))
+            return StoredReply(status, {"content-type": kind, **_NOT_AGAIN, **_request_id(node)}, body)
+        why = known.get(ERROR_TYPE)
+        if STATUS_CODE not in known and why in ("network", "timeout"):
             return StoredReply(NO_ANSWER, {}, (node.error or "").encode(), why == "timeout")
-        status = node.attributes.get(STATUS_CODE, int(HTTPStatus.SERVICE_UNAVAILABLE))
+        status = known.get(STATUS_CODE, int(HTTPStatus.SERVICE_UNAVAILABLE))
         error = node.error or "the call failed when it was recorded"
         head, _, said = error.partition(": ")  # with the status ahead of it, as `Exchange` records it
         return _failed(status, said if said and head.startswith(f"{status} ") else error)
@@ -430,4 +440,4 @@ def _request_id(node: OperationNode) -> dict[str, str]:
 
 def _failed(status: int, said: str) -> StoredReply:
     body = json.dumps({"type": "error", "error": {"type": "invalid_request_error", "code": status, "message": said}}).encode()
-    return StoredReply(status, {"content-type": _JSON, "x-should-retry": "false"}, body)  # which OpenAI's and Anthropic's clients heed
+    return StoredReply(status, {"content-type": _JSON, **_NOT_AGAIN}, body)

@@ -14,7 +14,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
-from optree.capture.answering import WEBSOCKET, socket_events
+from optree.capture.answering import WEBSOCKET, error_events, socket_events
 from optree.capture.bodies import MOST_BYTES, loads
 from optree.capture.hooks import Hook, SentRequest, await_within, run_within
 from optree.capture.realtime import ModelResponse, ModelSocket
@@ -29,6 +29,8 @@ _TYPE_IN_TEXT: Final = re.compile(_TYPE)
 _TYPE_IN_BYTES: Final = re.compile(_TYPE.encode())
 _BLANKS: Final = 64
 _REFUSED: Final = 400
+_FAILURES: Final = frozenset({"error", "response.error", "response.failed", "response.done"})
+"""Types of events that are the last of a response that failed."""
 _ENDS: Final = ("/realtime", "/responses")
 """Ends of the paths of models behind websockets."""
 _HERE: Final = "127.0.0.1"
@@ -233,10 +235,15 @@ def _events(answer: StoredReply, request: dict[str, Any]) -> list[dict[str, Any]
     if answer.status == NO_ANSWER:
         return []
     told = loads(answer.body)
-    if answer.status < _REFUSED:
-        return socket_events(told, request)
-    error = told["error"] | {"code": str(answer.status)} | ({"event_id": request["event_id"]} if "event_id" in request else {})
     lane = {"stream_id": request["stream_id"]} if "stream_id" in request else {}
+    if answer.status < _REFUSED:
+        is_failure = is_object(told) and told.get("type") in _FAILURES
+        return [event | lane for event in error_events(told)] if is_failure else socket_events(told, request)
+    error = {name: value for name, value in told["error"].items() if name != "event_id"} if is_object(told.get("error")) else told
+    if type(error.get("code")) is int:  # which no event has
+        error |= {"code": str(error["code"])}
+    if "event_id" in request:
+        error |= {"event_id": request["event_id"]}
     return [{"type": "error", "status": answer.status, "error": error} | lane]
 
 

@@ -10,7 +10,11 @@ from optree.interrupts import pass_on
 from optree.values import is_object, text
 
 ERROR_TYPE: Final = "error.type"
-"""The attribute of an op that failed which has the class, where one is known."""
+"""The attribute of an op that failed which has its provider's code; where that tells none, the class, if one is known."""
+ERROR_CLASS: Final = "error.class"
+"""The attribute that has the class beside a provider's code."""
+ERROR_BODY: Final = "error.body"
+"""The attribute that has all that a provider said of a failure. Its message is content, as an answer is."""
 FailureClass = Literal["auth", "quota", "rate_limit", "network", "timeout", "model", "invalid"]
 _BY_STATUS: Final[dict[int, FailureClass]] = {
     401: "auth",

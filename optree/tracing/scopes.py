@@ -281,17 +281,17 @@ class OpScope(_Instrument[Op]):
     def _end(self, handle: Op, status: Status, error: str | None) -> None:
         if handle.spending is not None:
             handle.spending.commit(handle)  # ahead of the end: what it logs belongs into the op
-        why = self._class(handle, error) if status == "failed" else None
-        handle.end(status, error, **({} if why is None else {ERROR_TYPE: why}))
+        handle.end(status, error, **(self._why(handle, error) if status == "failed" else {}))
         if handle.spending is not None:
             handle.spending.commit(handle)
         RUNTIME.close_detached(handle.builder, handle.path, status, error)
 
-    def _class(self, handle: Op, error: str | None) -> str | None:
-        """Return the class of a failure, unless the program says so itself."""
+    def _why(self, handle: Op, error: str | None) -> dict[str, Any]:
+        """Return the attributes that have the class of a failure, and what a provider said of it, unless the program says so itself."""
         if self._kind not in _CLASSIFIED or ERROR_TYPE in handle.bare.attributes:
-            return None
-        return getattr(handle.call, "failure", None) or unless_faulty(partial(class_of_raised, error), None)
+            return {}
+        failure = getattr(handle.call, "failure", None) or unless_faulty(partial(class_of_raised, error), None)
+        return ({} if failure is None else {ERROR_TYPE: failure}) | getattr(handle.call, "provider_error", {})
 
     def called(self, handle: Op, arguments: Mapping[str, Any]) -> None:
         if handle.bare.request is not None:

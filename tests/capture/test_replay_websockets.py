@@ -21,6 +21,7 @@ from tests.capture.websocket_model import (
     CUT,
     HEARS,
     PCM,
+    RESPONSE,
     SAID,
     SESSION,
     answer,
@@ -75,8 +76,29 @@ def test_a_refusal_is_given_again(model, client):
     [(kind, _, message)] = said_in(found)
     assert ("error", True) == (kind, "Slow down" in message)
     after = only_op(again)
-    assert ("failed", "rate_limit", 429) == (after.status, after.attributes["error.type"], after.attributes["http.response.status_code"])
+    assert "rate_limit_exceeded" == after.attributes["error.type"]
+    assert ("failed", "rate_limit", 429) == (after.status, after.attributes["error.class"], after.attributes["http.response.status_code"])
     assert told(recorded) == told(again)
+
+
+@pytest.mark.parametrize("opened", ["responses", "realtime"])
+def test_a_response_that_failed_fails_again(model, opened):
+    """One that the server began, and that failed before it said anything, ends by the same event, with its code."""
+    error = {"code": "server_error", "message": "Broke"}
+    if opened == "realtime":
+        sends, steps = [CREATE], [created("r-1"), done("r-1", status="failed", status_details={"type": "failed", "error": error})]
+    else:
+        last = {"type": "response.failed", "response": RESPONSE | {"status": "failed", "error": error}}
+        sends, steps = [ASKS], [{"type": "response.created", "response": RESPONSE}, last]
+    model.says(*([SESSION] if opened == "realtime" else []), HEARS, *steps)
+    expected, recorded = record(lambda: of_threads(model.url, sends, opened=opened))
+    model.says()
+    with replay(recorded.tree):
+        found, again = record(lambda: of_threads(model.url, sends, opened=opened))
+    assert (["response.created", expected[-1]], "server_error") == (
+        [event["type"] if event["type"] == "response.created" else event for event in found[-2:]],
+        only_op(again).attributes["error.type"],
+    )
 
 
 @pytest.mark.parametrize("opened", ["responses", "realtime"])

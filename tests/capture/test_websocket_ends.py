@@ -48,7 +48,7 @@ def test_how_a_response_ends(model, recording):
     )  # fmt: skip
     in_session(of_asyncio, model.url, [CREATE] * 3, ends=3)
     failed, cancelled, incomplete = ops_of(recording)
-    assert ("failed", "Rate limit reached", "rate_limit") == (failed.status, failed.error, failed.attributes["error.type"])
+    assert ("failed", "Rate limit reached", "rate_limit") == (failed.status, failed.error, failed.attributes["error.class"])
     assert ("cancelled", "incomplete") == (cancelled.status, decode(incomplete.response.payload)["status"])
     assert "the response was cancelled: turn_detected" == cancelled.logs[-1].message
     assert [TOKENS] * 3 == [op.accounting[0].tokens for op in (failed, cancelled, incomplete)]
@@ -106,7 +106,7 @@ def test_errors(model, recording):
     in_session(of_asyncio, model.url, [CREATE, CREATE | {"event_id": "mine"}, CREATE], ends=4)
     answered, limited, refused = ops_of(recording)
     assert ("ok", "failed", "failed") == (answered.status, limited.status, refused.status)
-    assert ("rate_limit", "invalid") == (limited.attributes["error.type"], refused.attributes["error.type"])
+    assert ("rate_limit", "invalid") == (limited.attributes["error.class"], refused.attributes["error.class"])
     assert 0.0 == limited.accounting[0].cost_usd
 
 
@@ -117,7 +117,7 @@ def test_errors_of_the_responses_interface(model, recording, begun):
     model.says(HEARS, *of_responses()[: 3 if begun else 0], error)
     in_session(of_asyncio, model.url, [{"type": "response.create", "model": "gpt-5", "input": "Weather?"}], opened="responses")
     op = only_op(recording)
-    assert ("failed", "rate_limit", begun) == (op.status, op.attributes["error.type"], op.response is not None)
+    assert ("failed", "rate_limit", begun) == (op.status, op.attributes["error.class"], op.response is not None)
 
 
 @pytest.mark.parametrize("sent", ["text", b"\0bytes", '{"type": "subscribe", "channel": "response.create"}', "{", '{"type": "error"}',

@@ -27,6 +27,8 @@ OTHER: Final = "_OTHER"
 """What the conventions call an error of no known type."""
 _TYPE = re.compile(r"(?:[a-z_]\w*\.)*[A-Z]\w*(?=:|$)")
 _PARAMETERS = {name: key for key, (name, _) in reversed(names.REQUEST.items())}
+_ERROR_BODY = "error.body"
+"""The attribute of an op that has all that a provider said of its failure, which is content."""
 _INPUT = (names.INPUT_MESSAGES, names.TOOL_ARGUMENTS)
 _OUTPUT = (names.OUTPUT_MESSAGES, names.TOOL_RESULT)
 
@@ -37,6 +39,8 @@ def op_span(op: OperationNode, scope: SpanScope, *, end: float | None = None) ->
     how = outcome(op)
     session = scope.session
     own: dict[str, Any] = {} if op.attributes_json is UNSET else attributes_of(op.attributes_json)
+    if own and not scope.content:
+        own.pop(_ERROR_BODY, None)
     attributes: list[Attribute] = [
         (names.PATH, op.path),
         (names.TXN, scope.txn),

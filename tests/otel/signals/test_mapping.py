@@ -371,6 +371,16 @@ def test_the_class_of_a_captured_failure_is_that_of_its_op():
     assert ["rate_limit"] == [value for key, value in found if key == names.ERROR_TYPE]
 
 
+@pytest.mark.parametrize("content", [False, True])
+def test_what_a_provider_said_of_a_failure_is_content(content):
+    """The code and the class stand in each span, all else that a provider said in one with content, without credentials."""
+    body = {"error": {"code": "invalid_api_key", "message": "Incorrect API key: sk-proj-Zm9vYmFyYmF6cXV4Zm9vYmFyYmF6cXV4Zm9vYmFy"}}
+    known = {"error.type": "invalid_api_key", "error.class": "auth", "error.body": body}
+    found = told(one_op(status="failed", attributes=known, content=content))
+    assert ("invalid_api_key", "auth", content) == (found[names.ERROR_TYPE], found["error.class"], "error.body" in found)
+    assert "sk-proj" not in str(found)
+
+
 def test_an_open_node_is_interrupted_where_it_was_last_heard_of():
     """A crash left it: the end is the last thing known, or what the caller says."""
     builder = SessionTreeBuilder("agent", txn=TXN, now=Ticking())
