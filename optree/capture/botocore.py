@@ -76,7 +76,7 @@ def _given(made_by: Any, operation: str, answer: StoredReply) -> dict[str, Any]:
 def _error(made_by: Any, operation: str, value: dict[str, Any], told: dict[str, Any]) -> Exception:
     """Return the exception that a client raises for a recorded refusal, or for the lack of one."""
     if "Error" not in value:
-        value = {"Error": {"Code": "ValidationException", "Message": value["error"]["message"]}}
+        value = {"Error": {"Code": "ValidationException", "Message": value.get("error", {}).get("message", "")}}
     if (retries := value.pop("RetryAttempts", None)) is not None:
         told |= {"RetryAttempts": retries, "MaxAttemptsReached": True}
     raised: Exception = made_by.exceptions.from_code(value["Error"]["Code"])({**value, "ResponseMetadata": told}, operation)

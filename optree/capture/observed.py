@@ -81,7 +81,7 @@ class ObservedCall:
     def attempt_failed(self, why: str, latency: float, *, is_free: bool) -> None:
         """Record an attempt that brought no answer; one *is free* that the provider refused."""
         self.is_under_way = False
-        details = {name: value for name, value in self._why.items() if name != ERROR_BODY}
+        details = {name: value for name, value in self.provider_error.items() if name != ERROR_BODY}
         self.op.log(f"attempt {self.attempts} failed: {why}", "WRN", details=details or None)
         self.op.account(status="failed", latency=latency, cost_usd=0.0 if is_free else None)
         self._failed = next(iter(self.op.bare.accounting[-1:]), None)

@@ -11,6 +11,7 @@ from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 from optree.capture.exchange import Exchange, begin_asked, begin_unasked, is_wanted
+from optree.capture.replay import HANDSHAKE
 from optree.capture.requests import Asked, messages_of, provider_of_host
 from optree.interrupts import new_rlock
 from optree.tracing.faults import guarded
@@ -127,6 +128,12 @@ class ModelSocket:
             response = ModelResponse(exchange, event, asked, is_whole=not self._is_realtime or self._is_session_known)
             self._waiting.append(response)
             return response
+
+    def refused(self) -> Exchange | None:
+        """Return the call that a handshake is which is refused; None if it is not recorded."""
+        interface = "realtime" if self._is_realtime else "responses"
+        asked = Asked(self._provider, self._model, None, {HANDSHAKE: interface}, self._host)
+        return begin_unasked(asked) if is_wanted() else None
 
     def not_sent(self, response: ModelResponse) -> None:
         """Take that a request for a response was not sent."""

@@ -53,6 +53,8 @@ NOT_THROUGH: Final = "recorded answers cannot be given through "
 """Beginning of a difference that is none of the request: its library."""
 STATUS_CODE: Final = "http.response.status_code"
 """The attribute that has the HTTP status of an op's last attempt, if one of them was refused."""
+HANDSHAKE: Final = "websocket"
+"""The member of a request that is a websocket's handshake, which a model has refused: to which interface it was."""
 NO_ANSWER: Final = 0
 """In place of a status: the connection breaks."""
 _REFUSED: Final = int(HTTPStatus.BAD_REQUEST)
@@ -188,6 +190,10 @@ class Replay:
             return None
         asked = next((call.request for call in self._left if _is_realtime(call)), None) if realtime else None
         return {name: value for name, value in asked.items() if name != "messages"} if is_object(asked) else {}
+
+    def refuses_socket(self) -> bool:
+        """See `_Active.refuses_socket`."""
+        return not self._is_live and is_object(asked := self._left[0].request if self._left else None) and HANDSHAKE in asked
 
     def tool(self, op: Op, *, is_stream: bool = False, is_remote: bool = False, runs: str = "") -> Recorded | None:
         """Return what a call of a tool gets, by its op; None for one that runs. Raises `OptreeError` for one that was not recorded so.
@@ -350,6 +356,11 @@ class _Active:
         found = self._replay()
         return found.socket_session(realtime=realtime) if isinstance(found, Replay) else None
 
+    def refuses_socket(self) -> bool:
+        """Tell whether a connection to a model gets what was recorded of one: that it was refused, ahead of all other calls."""
+        found = self._replay()
+        return isinstance(found, Replay) and found.refuses_socket()
+
     def refusal(self, op: Op, library: str) -> Callable[[], None] | None:
         """Return what raises in place of sending an op's request through a *library* that no recorded answer can be given through.
 
@@ -428,7 +439,9 @@ def _recorded(call: RecordedCall, path: str, query: str) -> StoredReply | None:
         status = known.get(STATUS_CODE, int(HTTPStatus.SERVICE_UNAVAILABLE))
         error = node.error or "the call failed when it was recorded"
         head, _, said = error.partition(": ")  # with the status ahead of it, as `Exchange` records it
-        return _failed(status, said if said and head.startswith(f"{status} ") else error)
+        said = said if head.startswith(f"{status} ") else error
+        body = encode({"error": {"message": said}} if said else {})
+        return StoredReply(status, {"content-type": _JSON, **_NOT_AGAIN, **_request_id(node)}, body)
     kind, body = body_of(decode(node.response.payload) if node.response else {}, path, query, call.request)
     return StoredReply(200, {"content-type": kind, **_request_id(node)}, body)
 

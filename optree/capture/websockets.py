@@ -16,11 +16,13 @@ from weakref import WeakKeyDictionary
 
 from optree.capture.answering import WEBSOCKET, error_events, socket_events
 from optree.capture.bodies import MOST_BYTES, loads
+from optree.capture.exchange import Exchange, phrase_of
 from optree.capture.hooks import Hook, SentRequest, await_within, run_within
 from optree.capture.realtime import ModelResponse, ModelSocket
 from optree.capture.replay import ACTIVE, DIFFERENCE, NO_ANSWER, StoredReply
 from optree.capture.stand_in import hand_over, listen
 from optree.interrupts import pass_on
+from optree.tracing.failures import status_of
 from optree.tracing.faults import guarded
 from optree.values import is_object
 
@@ -76,12 +78,11 @@ def _connection(owner: Any, is_on: Callable[[], bool], within: Callable[..., Cal
 
 
 def asyncio_connect(module: ModuleType, is_on: Callable[[], bool]) -> list[Hook]:
-    """Hook how websockets connects in asyncio: in a replay, to a stand-in for a model."""
-    function = module.connect.create_connection
+    """Hook how websockets connects in asyncio: in a replay, to a stand-in for a model; and where it is refused."""
+    function, handshake = module.connect.create_connection, module.ClientConnection.handshake
 
     def watching(connect: Any) -> _Connecting | None:
-        socket = _stand_in_at(connect.uri) if is_on() else None
-        return None if socket is None else _Connecting(socket, functools.partial(given, connect))
+        return _connecting(connect.uri, functools.partial(given, connect), _refuse) if is_on() else None
 
     async def given(connect: Any, port: int) -> Any:
         connect.uri, connect.proxy = _plain(connect.uri), None
@@ -89,7 +90,13 @@ def asyncio_connect(module: ModuleType, is_on: Callable[[], bool]) -> list[Hook]
         connect.connection_kwargs = left | {"host": _HERE, "port": port}
         return await function(connect)
 
-    return [(module.connect, "create_connection", await_within(function, watching))]
+    def shaking(connection: Any, *_args: Any, **_kwargs: Any) -> _Connecting | None:
+        return _opening(connection.protocol.uri) if is_on() else None
+
+    return [
+        (module.connect, "create_connection", await_within(function, watching)),
+        (module.ClientConnection, "handshake", await_within(handshake, shaking)),
+    ]
 
 
 def sync_connect(module: ModuleType, is_on: Callable[[], bool]) -> list[Hook]:
@@ -97,8 +104,7 @@ def sync_connect(module: ModuleType, is_on: Callable[[], bool]) -> list[Hook]:
     function = module.connect
 
     def watching(uri: str, **kwargs: Any) -> _Connecting | None:
-        socket = _stand_in_at(uri) if is_on() else None
-        return None if socket is None else _Connecting(socket, functools.partial(given, uri, kwargs))
+        return _connecting(uri, functools.partial(given, uri, kwargs), _refuse) if is_on() else None
 
     def given(uri: str, kwargs: dict[str, Any], port: int) -> Any:
         left = {name: value for name, value in kwargs.items() if name not in _OF_PLACE}
@@ -112,14 +118,29 @@ def aiohttp_connect(module: ModuleType, is_on: Callable[[], bool]) -> list[Hook]
     function = module.ClientSession._ws_connect  # noqa: SLF001 - all its ways come by there
 
     def watching(session: Any, url: Any, **kwargs: Any) -> _Connecting | None:
-        socket = _stand_in_at(url, session._build_url) if is_on() else None  # noqa: SLF001 - as above
-        return None if socket is None else _Connecting(socket, functools.partial(given, session, kwargs))
+        if not is_on():
+            return None
+        whole = session._build_url(url)  # noqa: SLF001 - as above
+        return _connecting(whole, functools.partial(given, session, kwargs), functools.partial(refuse, whole))
 
     async def given(session: Any, kwargs: dict[str, Any], port: int) -> Any:
         left = {name: value for name, value in kwargs.items() if name not in _OF_PLACE}
         return await function(session, f"http://{_HERE}:{port}/", **left)
 
+    def refuse(url: Any, answer: StoredReply) -> None:
+        request = module.RequestInfo(url, "GET", answer.headers, url)
+        raise module.WSServerHandshakeError(request, (), message="Invalid response status", status=answer.status, headers=answer.headers)
+
     return [(module.ClientSession, "_ws_connect", await_within(function, watching))]
+
+
+def _refuse(answer: StoredReply) -> None:
+    """Refuse a handshake as the package websockets says it."""
+    from websockets.datastructures import Headers
+    from websockets.exceptions import InvalidStatus
+    from websockets.http11 import Response
+
+    raise InvalidStatus(Response(answer.status, phrase_of(answer.status), Headers(answer.headers), answer.body))
 
 
 def _plain(uri: str) -> str:
@@ -127,39 +148,67 @@ def _plain(uri: str) -> str:
     return f"ws://{uri.partition('://')[2]}"
 
 
+def _model_at(host: str | None, path: str, query: str) -> ModelSocket | None:
+    return ModelSocket(host or "", f"{path}?{query}") if path.rstrip("/").endswith(_ENDS) else None
+
+
 @guarded
-def _stand_in_at(uri: Any, whole: Callable[[Any], Any] = str) -> ModelSocket | None:
-    """Return what is to be known of a stand-in for the model at an address, made *whole*; None for one that is connected to."""
-    parts = urlsplit(str(whole(uri)))
-    if not parts.path.rstrip("/").endswith(_ENDS):
+def _opening(uri: Any) -> _Connecting | None:
+    """Return what a handshake runs within, at an address of the package websockets'; None of one that is no model's."""
+    socket = _model_at(uri.host, uri.path, uri.query)
+    return None if socket is None else _Connecting(socket)
+
+
+@guarded
+def _connecting(uri: Any, connect: Callable[[int], Any], refuse: Callable[[StoredReply], None]) -> _Connecting | None:
+    """Return what connecting to an address runs within; None of one that is no model's.
+
+    In a replay that is to *connect* to a stand-in's port, or to *refuse* it as it was refused.
+    """
+    parts = urlsplit(str(uri))
+    socket = _model_at(parts.hostname, parts.path, parts.query)
+    if socket is None:
         return None
-    socket = ModelSocket(parts.hostname or "", f"{parts.path}?{parts.query}")
+    if ACTIVE.refuses_socket() and (exchange := socket.refused()) is not None:
+        answer = ACTIVE.answer(exchange.op, WEBSOCKET)
+        return _Connecting(socket, None if answer is None else functools.partial(refuse, answer), exchange)
     session = ACTIVE.socket_session(realtime=socket.is_realtime)
     if session is None:
-        return None
+        return _Connecting(socket)
     socket.stands_in(session if socket.is_realtime else None)
-    return socket
+    return _Connecting(socket, lambda: connect(listen(socket.session)))
 
 
 class _Connecting:
-    """A connection that a stand-in is put in the place of."""
+    """A connection to a model, while it is opened; *given* stands in place of it."""
 
-    def __init__(self, socket: ModelSocket, connect: Callable[[int], Any]) -> None:
-        self._socket, self._connect = socket, connect
+    def __init__(self, socket: ModelSocket, given: Callable[[], Any] | None = None, exchange: Exchange | None = None) -> None:
+        self._socket, self.given, self._exchange = socket, given, exchange
 
     def begin(self) -> None:
         """Nothing is to be known of it yet."""
 
-    def given(self) -> Any:
-        """Connect to the stand-in."""
-        return self._connect(listen(self._socket.session))
-
     def returned(self, connection: Any) -> None:
-        """Know the connection."""
-        _sockets[connection] = self._socket
+        """Know the connection to a stand-in; another is known by what passes."""
+        if self._socket.is_stand_in:
+            _sockets[connection] = self._socket
+        if self._exchange is not None:
+            self._exchange.ended(None)
 
+    @guarded
     def raised(self, error: BaseException) -> None:
-        """There is none."""
+        """Take that there is none: if the model refuses it, that is a call that failed."""
+        status = status_of(error)
+        exchange = self._exchange or (self._socket.refused() if status >= _REFUSED else None)
+        if exchange is None:
+            return
+        response: Any = getattr(error, "response", error)  # aiohttp's exception has a head, and no body
+        headers: Any = getattr(response, "headers", None) or {}
+        pairs = (
+            headers.raw_items() if hasattr(headers, "raw_items") else headers.items()
+        )  # of the first `items` raises if a name stands twice
+        told = [(name.encode(), value.encode()) for name, value in pairs]
+        exchange.responded(status, told, bytes(getattr(response, "body", b"")))
 
 
 def _place(connection: Any) -> tuple[str, str] | None:

@@ -84,14 +84,28 @@ class WebsocketModel:
     """Does the steps of a script with each client: events are said, others are `HEARS`, `CLOSES` and `CUT`; keeps what it heard."""
 
     def __init__(self):
-        self.steps, self.heard = [], []
-        self.server = serve(self._talk, "127.0.0.1", 0, compression=None)
+        self.steps, self.heard, self.refusals = [], [], []
+        self.server = serve(self._talk, "127.0.0.1", 0, compression=None, process_request=self._open)
         self.url = f"127.0.0.1:{self.server.socket.getsockname()[1]}/v1"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def says(self, *steps):
         """Set the script."""
         self.steps = steps
+
+    def refuses(self, *refusals):
+        """Set which connections are refused first: status and body of each."""
+        self.refusals = list(refusals)
+
+    def _open(self, connection, _request):
+        if not self.refusals:
+            return None
+        status, body = self.refusals.pop(0)
+        response = connection.respond(status, json.dumps(body))
+        del response.headers["content-type"]
+        response.headers["content-type"] = "application/json"
+        response.headers["x-request-id"] = "req-1"
+        return response
 
     def _talk(self, connection):
         for step in self.steps:
