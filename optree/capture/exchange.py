@@ -30,7 +30,7 @@ from optree.capture.replay import STATUS_CODE
 from optree.capture.requests import Asked, read
 from optree.errors import BudgetExceeded
 from optree.interrupts import new_rlock, pass_on, suppress
-from optree.nodes import USAGE_AT_START, Status, is_placeholder
+from optree.nodes import USAGE_AT_START, Severity, Status, is_placeholder
 from optree.tracing import context
 from optree.tracing.budgets import CarriedRefusal
 from optree.tracing.context import Scope
@@ -251,10 +251,10 @@ class Exchange:
             name_model(call.op, asked.model, None)
 
     @guarded
-    def log(self, line: str) -> None:
+    def log(self, line: str, severity: Severity = "VRB", details: Mapping[str, Any] | None = None) -> None:
         """Record a log line."""
         if not self._call.is_inherited:
-            self._call.op.log(line)
+            self._call.op.log(line, severity, details=details)
 
     @guarded
     def answers(self) -> None:

@@ -10,6 +10,7 @@ import functools
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
+from optree.capture.beside import SentBeside
 from optree.capture.exchange import Exchange, begin_asked, begin_unasked, is_wanted
 from optree.capture.replay import HANDSHAKE
 from optree.capture.requests import Asked, messages_of, provider_of_host
@@ -88,6 +89,7 @@ class ModelSocket:
         self._buffered = 0
         self._waiting: list[ModelResponse] = []
         self._under_way: dict[Any, ModelResponse] = {}
+        self._beside = SentBeside()
         self._steering: list[Any] = []
         """What the program sent for the response that the server begins next."""
         self.is_stand_in = False
@@ -158,6 +160,7 @@ class ModelSocket:
                 self._session = _object(event.get("session"))
                 if kind == "session.updated":
                     del self._updates[:1]
+                    self._beside.updated()
                 self._name(self._session)
             elif kind.startswith(("conversation.item.", "input_audio_buffer.")):
                 self._item_event(kind, event)
@@ -178,6 +181,8 @@ class ModelSocket:
         kind = event["type"]
         if kind == "response.create":
             return self._asked(event)
+        if kind != "input_audio_buffer.append":
+            self._beside.sent(event)
         if kind == "session.update":
             self._updates.append(_object(event.get("session")))
             self._name(self._updates[-1])
@@ -309,19 +314,17 @@ class ModelSocket:
         return told | {"output": output}
 
     def _failed(self, event: dict[str, Any], data: bytes) -> None:
-        """Take an error: of a request for a response, or of a response under way; others are of what the program sent beside."""
+        """Take an error: of a request for a response, or of a response under way; others are of what the program sent beside these."""
         error: dict[str, Any] = _object(event.get("error")) or event
         lane = event.get("stream_id")
         waiting = [one for one in self._waiting if one.lane == lane]
         named = error.get("event_id")
-        if str(error.get("param")).startswith("session"):
-            del self._updates[:1]  # it is refused
         if isinstance(named, str) and error is not event:
             waiting = [one for one in waiting if one.event == named]
         elif error.get("code") == _BUSY:
             waiting = waiting[-1:]
         elif self._is_realtime and any(str(error.get(name) or "").startswith(_ELSEWHERE) for name in ("param", "code")):
-            return
+            waiting = []
         under_way = [] if self._is_realtime else [(name, one) for name, one in self._under_way.items() if one.lane == lane]
         if under_way:
             failed, response = under_way[0]
@@ -334,6 +337,19 @@ class ModelSocket:
             if type(status) is not int:
                 status = next((_STATUS[word] for word in (str(error.get("code")), str(error.get("type"))) if word in _STATUS), 400)
             waiting[0].exchange.responded(status, _JSON, data)
+        else:
+            latest = next(reversed([*self._waiting, *self._under_way.values()]), None)
+            self._was_refused(self._beside.refused(event, self._provider, None if latest is None else latest.exchange))
+
+    def _was_refused(self, event: dict[str, Any]) -> None:
+        """Take back what an event would have changed."""
+        if event.get("type") == "session.update":
+            self._updates = [one for one in self._updates if one is not event.get("session")]
+        elif event.get("type") == "conversation.item.create" and is_object(item := event.get("item")):
+            value = self._clean(item)
+            place = next((at for at, one in reversed([*enumerate(self._items)]) if one.is_sent and one.value == value), None)
+            if place is not None:
+                del self._items[place]
 
     def _item_event(self, kind: str, event: dict[str, Any]) -> None:
         name = event.get("item_id")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Final, NamedTuple
+
+from msgspec import UNSET
 
 from optree.builder import Op
 from optree.console import resolved
@@ -14,12 +17,17 @@ from optree.errors import OptreeError
 from optree.interrupts import pass_on
 from optree.nodes import OperationNode, Payload, Pool, TurnNode
 from optree.redaction import REDACTED, redact
+from optree.tracing.failures import ERROR_BODY
 from optree.tracing.recorded import RESULT_TYPE, Recorded
 from optree.tree import Tree
 from optree.tree.path import Path
 from optree.tree.walk import walk_ops
 from optree.values import decode, is_list, is_object, restored, truncated
 
+EVENT, EVENT_KEY = "event", "event.key"
+"""Members of a log line's details: the type of an event of a websocket that was refused, and what tells it from others."""
+_NO_KEY: Final = ("event_id", "previous_item_id", "item_id")
+"""Members of an event that are others each time."""
 _SHOWN: Final = 80
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
 _Place = tuple[str, ...]
@@ -63,6 +71,19 @@ class RecordedSession:
         self.tools = [call for call in calls if call.node.kind == "tool"]
         self.without_arguments = frozenset(op.name for op in ops if op.kind == "tool" and op.request is None)
         """Names of tools of which calls were recorded without what they were called with."""
+        self.event_errors: dict[str, list[dict[str, Any]]] = {}
+        """The errors of events that ask for no response, in their order, by what tells the event."""
+        for details in (decode(line.details) for op in ops for line in op.logs if line.details is not UNSET):
+            if is_object(details) and isinstance(key := details.get(EVENT_KEY), str) and is_object(error := details.get(ERROR_BODY)):
+                self.event_errors.setdefault(key, []).append(error)
+
+
+def key_of_event(event: dict[str, Any]) -> str:
+    """Return what is the same for events of a websocket that say the same."""
+    told = {name: value for name, value in event.items() if name not in _NO_KEY}
+    if is_object(item := told.get("item")):
+        told["item"] = {name: value for name, value in item.items() if name != "id"}
+    return hashlib.sha256(_key(told).encode()).hexdigest()[:16]
 
 
 def request_of(node: OperationNode, pool: Pool) -> Any:

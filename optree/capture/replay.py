@@ -24,6 +24,7 @@ from optree.capture.recorded import (
     RecordedSession,
     first_difference,
     found_in,
+    key_of_event,
     place_of,
     request_of,
     result_of,
@@ -100,7 +101,7 @@ class Replay:
         self._txn, self._is_fork, self._to_difference = txn, at is not None, to_difference
         found = RecordedSession(tree, at, tools=tools == "recorded")
         self._left, self._tools, self._around = found.models, found.tools, found.around
-        self._without_arguments = found.without_arguments
+        self._without_arguments, self._event_errors = found.without_arguments, found.event_errors
         self._gives_tools = tools == "recorded"
         self._given: dict[tuple[int, str], RecordedCall] = {}
         self._called: set[tuple[int, str]] = set()
@@ -190,6 +191,12 @@ class Replay:
             return None
         asked = next((call.request for call in self._left if _is_realtime(call)), None) if realtime else None
         return {name: value for name, value in asked.items() if name != "messages"} if is_object(asked) else {}
+
+    def event_error(self, event: dict[str, Any]) -> dict[str, Any] | None:
+        """See `_Active.event_error`."""
+        with self._lock:
+            errors = self._event_errors.get(key_of_event(event))
+            return errors.pop(0) if errors else None
 
     def refuses_socket(self) -> bool:
         """See `_Active.refuses_socket`."""
@@ -355,6 +362,11 @@ class _Active:
         """Return the session with which a stand-in for a model behind a websocket begins; None where the program connects to that."""
         found = self._replay()
         return found.socket_session(realtime=realtime) if isinstance(found, Replay) else None
+
+    def event_error(self, event: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the error that an event to a stand-in gets that asks for no response; None if the stand-in takes it."""
+        found = self._replay()
+        return found.event_error(event) if isinstance(found, Replay) else None
 
     def refuses_socket(self) -> bool:
         """Tell whether a connection to a model gets what was recorded of one: that it was refused, ahead of all other calls."""

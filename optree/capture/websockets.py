@@ -262,7 +262,7 @@ def _sending(
 
 
 @guarded
-def _sent(connection: Any, message: Any, place: _Place, function: Callable[..., Any]) -> _SentEvent | None:
+def _sent(connection: Any, message: Any, place: _Place, function: Callable[..., Any]) -> _SentEvent | _RefusedEvent | None:
     found = _event(message)
     if found is None:
         return None
@@ -270,7 +270,8 @@ def _sent(connection: Any, message: Any, place: _Place, function: Callable[..., 
     socket = _socket(connection, event["type"], place, sent=True)
     response = None if socket is None else socket.sends(event)
     if response is None or socket is None:
-        return None
+        error = ACTIVE.event_error(event) if socket is not None and socket.is_stand_in else None
+        return None if error is None else _RefusedEvent(error, event, functools.partial(function, connection))
     answer = ACTIVE.answer(response.exchange.op, WEBSOCKET) if socket.is_stand_in else None
     if answer is None:
         return _SentEvent(socket, response, ACTIVE.refusal(response.exchange.op, "websockets"))
@@ -312,6 +313,24 @@ class _SentEvent(SentRequest):
 
     def returned(self, value: object) -> None:
         """Take that it was sent: what comes of it is received."""
+
+
+class _RefusedEvent:
+    """An event that asks for no response, in place of which a stand-in is handed the error that it got."""
+
+    def __init__(self, error: dict[str, Any], event: dict[str, Any], send: Callable[[str], Any]) -> None:
+        told = error.get("error")
+        named = {"error": told | {"event_id": event.get("event_id")}} if is_object(told) else {}
+        self.given = functools.partial(send, hand_over([error | named], closes=False).decode())
+
+    def begin(self) -> None:
+        """Nothing is to be known of it."""
+
+    def returned(self, value: object) -> None:
+        """Take that it was handed over."""
+
+    def raised(self, error: BaseException) -> None:
+        """Take that it was not."""
 
 
 def _receiving(is_on: Callable[[], bool], connection: Any = None, *_args: Any, **_kwargs: Any) -> _Received | None:

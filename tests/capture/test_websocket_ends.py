@@ -95,7 +95,7 @@ def test_a_connection_that_is_forgotten(model, recording):
 
 
 def test_errors(model, recording):
-    """An error belongs to the request with its event's id, or to the one that waits; errors of other events belong to none."""
+    """An error belongs to the request with its event's id, or to the one that waits; that of another event is a log line."""
     limit = {"type": "invalid_request_error", "code": "rate_limit_exceeded", "message": "Slow down", "event_id": "mine", "param": None}
     beside = {"type": "invalid_request_error", "code": "invalid_value", "message": "No such voice", "param": "session.audio.output.voice"}
     busy = {"type": "invalid_request_error", "code": "conversation_already_has_active_response", "message": "Busy", "event_id": None}
@@ -108,6 +108,7 @@ def test_errors(model, recording):
     assert ("ok", "failed", "failed") == (answered.status, limited.status, refused.status)
     assert ("rate_limit", "invalid") == (limited.attributes["error.class"], refused.attributes["error.class"])
     assert 0.0 == limited.accounting[0].cost_usd
+    assert ["an event was refused: No such voice"] == [log.message for log in refused.logs if "was refused" in log.message]
 
 
 @pytest.mark.parametrize("begun", [True, False])

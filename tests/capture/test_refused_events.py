@@ -1,0 +1,111 @@
+"""Errors of events over a websocket that ask for no response: each is a log line, and is given again in a replay."""
+
+import json
+
+import pytest
+import websockets.sync.client
+
+import optree
+from optree.capture.realtime import merged
+from optree.testing import capture, replay
+from optree.tree import walk_ops
+from optree.values import decode
+from tests.capture.conftest import record
+from tests.capture.websocket_model import ASKED, CREATE, HEARS, SESSION, answer, asked_of, item, ops_of
+
+pytestmark = pytest.mark.usefixtures("hooked")
+UPDATE = {"type": "session.update", "session": {"type": "realtime", "audio": {"output": {"voice": "nobody"}}}}
+BAD_ITEM = {"type": "conversation.item.create", "item": item("user", "Snow?")}
+
+
+def error(event_id=None, param=None, code="invalid_value", message="Not possible"):
+    """Return the error that a server says."""
+    about = {"type": "invalid_request_error", "code": code, "message": message, "param": param, "event_id": event_id}
+    return {"type": "error", "event_id": "ev-e", "error": about}
+
+
+def talking(url, *steps):
+    """Send events, and read as many as stand between them; returns what was read, by type, and the errors whole."""
+    read = []
+    with websockets.sync.client.connect(f"ws://{url}/realtime?model=gpt-realtime") as connection:
+        for step in steps:
+            if isinstance(step, dict):
+                connection.send(json.dumps(step))
+                continue
+            for _ in range(step):
+                event = json.loads(connection.recv())
+                read.append(event["error"] if event["type"] == "error" else event["type"])
+    return read
+
+
+def lines_of(recording):
+    """Return the log lines of refused events: op, text, and what is in their details."""
+    lines = [(op, log) for _, _, op in walk_ops(recording.tree) for log in op.logs if "was refused" in log.message]
+    return [(op.kind, log.severity, log.message, decode(log.details)) for op, log in lines]
+
+
+@pytest.mark.parametrize(
+    ("event_id", "param"), [("mine", None), ("mine", "session.audio.output.voice"), (None, "session.audio.output.voice")]
+)
+def test_a_refused_update(model, event_id, param):
+    """It is a log line of an op of its own where no response is under way; a replay refuses it again, and the response is as it was."""
+    sent = UPDATE | ({"event_id": event_id} if event_id else {})
+    model.says(SESSION, HEARS, error(event_id, param), HEARS, *answer("r-1", "It rains"))
+    steps = (1, sent, 1, CREATE, 3)
+    expected, recorded = record(lambda: talking(model.url, *steps))
+    [(kind, severity, line, details)] = lines_of(recorded)
+    assert ("system", "WRN", "session.update was refused: Not possible") == (kind, severity, line)
+    assert ("session.update", "invalid_value") == (details["event"], details["error.type"])
+    refused, response = ops_of(recorded)
+    assert ("failed", "Not possible", "openai-compatible session.update") == (refused.status, refused.error, refused.name)
+    assert "marin" == asked_of(recorded, response)["audio"]["output"]["voice"]
+    model.says()
+    with replay(recorded.tree):
+        found, again = record(lambda: talking(model.url, 1, sent, 1, CREATE))
+    assert expected[:2] == found
+    assert lines_of(recorded) == lines_of(again)
+
+
+def test_a_refused_item(model):
+    """One while a response waits is a log line of that, and what was refused is not said to have been sent with a later one."""
+    model.says(
+        SESSION, HEARS, HEARS, HEARS, error("bad"), *answer("r-1", "It rains"), HEARS, *answer("r-2", "It snows"),
+    )  # fmt: skip
+    steps = (1, ASKED, CREATE, BAD_ITEM | {"event_id": "bad"}, 4, CREATE, 3)
+    _, recorded = record(lambda: talking(model.url, *steps))
+    [(kind, _, line, _)] = lines_of(recorded)
+    assert ("llm", "conversation.item.create was refused: Not possible") == (kind, line)
+    first, second = ops_of(recorded)
+    assert ("ok", "ok") == (first.status, second.status)
+    assert [item("user", "Weather?"), item("assistant", "It rains")] == asked_of(recorded, second)["messages"]
+
+
+def test_within_an_open_op(model):
+    """Within an op of the program's it is a log line of that."""
+    model.says(SESSION, HEARS, error("mine"))
+    with capture() as recorded, optree.session("agent"), optree.turn(), optree.tool("speak"):
+        talking(model.url, 1, UPDATE | {"event_id": "mine"}, 1)
+    assert [("tool", "session.update was refused: Not possible")] == [(kind, line) for kind, _, line, _ in lines_of(recorded)]
+
+
+def test_outside_of_all_sessions(model, recording):
+    """It is in the session of the program's own, and no error fails what it does not belong to."""
+    cancel = {"type": "response.cancel"}
+    model.says(SESSION, HEARS, error(code="response_cancel_not_active"), error(code="odd", param=None), HEARS, *answer("r-1", "It rains"))
+    talking(model.url, 1, cancel, 2, CREATE, 3)
+    lines = [line for _, _, line, _ in lines_of(recording)]
+    assert ["response.cancel was refused: Not possible", "an event was refused: Not possible"] == lines
+    assert ["failed", "failed", "ok"] == [op.status for op in ops_of(recording)]
+
+
+def test_the_same_event_is_refused_as_often_as_it_was(model):
+    """Of events that are the same, each gets the next error, and those behind these are taken."""
+    changed = merged(SESSION["session"], UPDATE["session"])
+    model.says(SESSION, HEARS, error(param="session.voice"), HEARS, {"type": "session.updated", "session": changed},
+               HEARS, *answer("r-1", "It rains"))  # fmt: skip
+    steps = (1, UPDATE, 1, UPDATE, 1, CREATE, 3)
+    _, recorded = record(lambda: talking(model.url, *steps))
+    model.says()
+    with replay(recorded.tree):
+        found, _ = record(lambda: talking(model.url, 1, UPDATE, 1, UPDATE, 1, CREATE))
+    assert ["session.created", "Not possible", "session.updated"] == [one["message"] if isinstance(one, dict) else one for one in found]
