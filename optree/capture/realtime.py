@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from optree.capture.beside import SentBeside
 from optree.capture.exchange import Exchange, begin_asked, begin_unasked, is_wanted
-from optree.capture.replay import HANDSHAKE
+from optree.capture.replay import HANDSHAKE, OVER_WEBSOCKET, PROTOCOL
 from optree.capture.requests import Asked, messages_of, provider_of_host
 from optree.interrupts import new_rlock
 from optree.tracing.faults import guarded
@@ -52,6 +52,7 @@ class ModelResponse:
     def __init__(self, exchange: Exchange, event: dict[str, Any], asked: Asked, *, is_whole: bool) -> None:
         self.exchange, self.asked, self.is_whole = exchange, asked, is_whole
         """The last is False if the program had not read what its session is when it asked."""
+        exchange.op.builder.set_op(exchange.op, **{PROTOCOL: OVER_WEBSOCKET})
         self.has_begun = self.is_of_conversation = False
         self.event = event.get("event_id")
         self.lane = event.get("stream_id")

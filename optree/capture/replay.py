@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterable
 from functools import partial
 from http import HTTPStatus
+from itertools import takewhile
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from msgspec import UNSET
@@ -54,6 +55,8 @@ NOT_THROUGH: Final = "recorded answers cannot be given through "
 """Beginning of a difference that is none of the request: its library."""
 STATUS_CODE: Final = "http.response.status_code"
 """The attribute that has the HTTP status of an op's last attempt, if one of them was refused."""
+PROTOCOL, OVER_WEBSOCKET = "network.protocol.name", "websocket"
+"""The attribute of an op that has how its answer came, where that was no HTTP request, and its value."""
 HANDSHAKE: Final = "websocket"
 """The member of a request that is a websocket's handshake, which a model has refused: to which interface it was."""
 NO_ANSWER: Final = 0
@@ -124,6 +127,12 @@ class Replay:
     def tools(self) -> list[str]:
         """The paths of the calls of tools that are left and can get what was recorded: no other call was made within them."""
         return [call.node.path for call in self._tools if not call.inside]
+
+    def forks_at(self, path: str) -> bool:
+        """Tell whether a fork there gets all that was recorded ahead of it: answers over a websocket are given in no fork."""
+        calls = sorted([*self._left, *self._tools], key=lambda call: call.node.started_at)
+        ahead = takewhile(lambda call: call.node.path != path, calls)
+        return all(call.node.attributes.get(PROTOCOL) != OVER_WEBSOCKET for call in ahead)
 
     def not_made(self, trees: Iterable[Tree]) -> list[str]:
         """Return the paths of what is left but for the calls in some trees: those that got answers, and those that were made again."""
@@ -390,8 +399,12 @@ class _Active:
             CURRENT_REPLAY.answer_tool = self.tool if replay is not None or os.environ.get(REPLAY) else None
 
 
+class NotSentError(OptreeError, ConnectionError):
+    """A request was refused in place of being sent."""
+
+
 def _refuse(why: str) -> None:
-    raise ConnectionError(why)
+    raise NotSentError(why)
 
 
 def _begun() -> _Answering | None:

@@ -101,7 +101,7 @@ def _run(txn: str, at: str | None, tools: ToolsKind, command: list[str] | None, 
     if any(op.kind == "tool" for op in different):
         how = f"replay {loaded.txn}" if at is None else f"fork {loaded.txn} --at {at}"
         complain(f"with tools that run: optree {how} --tools live -- {again}")
-    if missing and at is None and not live and not any(map(_is_ungiven, different)):  # else a fork would do the same
+    if missing and at is None and not live and not any(map(_is_ungiven, different)) and recorded.forks_at(missing[0]):  # else it is in vain
         complain(f"with new answers from there on, if it is to change: optree fork {loaded.txn} --at {missing[0]} -- {again}")
     raise typer.Exit(ran.code or (_DIFFERENT if different or missing else 0))
 

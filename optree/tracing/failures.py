@@ -50,8 +50,10 @@ _BY_NAME: Final[dict[str, FailureClass]] = {
 """By names of exceptions, of Python's and of clients'."""
 _BY_RPC: Final[dict[int, FailureClass]] = {-32001: "timeout", -32600: "invalid", -32601: "invalid", -32602: "invalid"}
 """By code of an error of JSON-RPC, as MCP has it."""
-_NOT_SENT: Final = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "ClientConnectorError", "EndpointConnectionError"})
-"""Names of clients' exceptions (httpx, aiohttp, botocore) that are raised before a request is sent."""
+_NOT_SENT: Final = frozenset(
+    {"ConnectError", "ConnectTimeout", "PoolTimeout", "ClientConnectorError", "EndpointConnectionError", "NotSentError"}
+)
+"""Names of exceptions of clients (httpx, aiohttp, botocore), and of `optree.capture.replay`, that are raised before a request is sent."""
 
 
 def class_of_status(status: int, message: str | None) -> FailureClass:

@@ -11,6 +11,7 @@ import websockets.sync.client
 
 import optree
 from optree.testing import capture, replay
+from tests.capture.calls import CHAT
 from tests.capture.conftest import outcome, record
 from tests.capture.test_replay import told
 from tests.capture.websocket_model import (
@@ -194,6 +195,32 @@ with connect(sys.argv[1] + "/responses") as model:
 """
 
 
+ASKING = """
+import json
+import sys
+
+import httpx
+from websockets.sync.client import connect
+
+model = connect("ws://" + sys.argv[1] + "/responses")
+
+
+def ask(question):
+    model.send(json.dumps({{"type": "response.create", "model": "gpt-5", "input": question}}))
+    while json.loads(model.recv())["type"] not in ("response.completed", "error"):
+        continue
+
+
+def post(question):
+    httpx.post(sys.argv[2] + "/v1/chat/completions", json={{"model": "gpt-5", "messages": [{{"role": "user", "content": question}}]}})
+
+
+{asks}
+ask("{last}")
+model.close()
+"""
+
+
 def test_a_program(tmp_path, model):
     """`optree replay` runs a program without its model; `optree fork` refuses what was recorded over a websocket, and says why."""
     line = CommandLine(tmp_path)
@@ -207,6 +234,23 @@ def test_a_program(tmp_path, model):
     model.says(HEARS, HEARS)
     run = line("fork", txn, "--at", "2", "--", sys.executable, "agent.py", f"ws://{model.url}", code=1)
     assert "recorded answers cannot be given through websockets" in run.stderr
+    assert "cost unknown" not in run.stderr
+
+
+@pytest.mark.parametrize(("ahead", "expected"), [("socket", False), ("http", True), ("nothing", True)])
+def test_no_fork_is_proposed_that_cannot_be(tmp_path, model, provider, ahead, expected):
+    """Behind a replay that differs a fork is proposed only if all that was recorded ahead of it can be given in one."""
+    line = CommandLine(tmp_path)
+    model.says(HEARS, *of_responses(SAID), HEARS, *of_responses(SAID, name="resp-2"))
+    provider.says(CHAT)
+    asks = {"socket": 'ask("Weather?")', "http": 'post("Weather?")', "nothing": ""}[ahead]
+    line.agent.write_text(ASKING.format(asks=asks, last="Snow?"))
+    line("run", "--auto", "--", sys.executable, "agent.py", model.url, provider.url)
+    [txn] = line.txns()
+    line.agent.write_text(ASKING.format(asks=asks, last="Sun?"))
+    run = line("replay", txn, "--", sys.executable, "agent.py", model.url, provider.url, code=1)
+    assert "1 differ" in run.stderr
+    assert expected == (f"optree fork {txn} --at" in run.stderr), run.stderr
 
 
 def test_a_program_that_waits_for_more_comes_to_its_end(model):

@@ -74,6 +74,7 @@ def test_the_responses_interface(model, recording, client):
     model.says(HEARS, *of_responses(SAID))
     hooked = in_session(client, model.url, [asks], opened="responses")
     op = only_op(recording)
+    assert "websocket" == op.attributes["network.protocol.name"]
     assert ("openai-compatible:gpt-5", "ok", Tokens(8, 5, 4, 0, 17, 3)) == (op.name, op.status, op.accounting[0].tokens)
     asked = asked_of(recording, op)
     assert [{"role": "user", "content": "Weather?"}] == asked.pop("messages")
