@@ -21,7 +21,7 @@ from optree.nodes import Status
 from optree.redaction import redact
 from optree.tracing import context
 from optree.tracing.context import Holder, Scope
-from optree.tracing.failures import ERROR_TYPE, class_of_error, class_of_raised, class_of_text
+from optree.tracing.failures import class_of_error, class_of_raised, class_of_text, error_attributes
 from optree.tracing.faults import guarded
 from optree.tracing.handles import Session
 from optree.tracing.recorded import CURRENT_REPLAY, note_foreign, note_type
@@ -189,7 +189,7 @@ class _AgentTurn(TurnScope):
         for target, source in handed.items() if status == "failed" and not self.inherited(handle) else ():
             name, known = _hand_off(source, target)
             op, why = handle.builder.begin_op("system", name, turn=handle, attributes=known), class_of_raised(error)
-            op.end(status, error, **({} if why is None else {ERROR_TYPE: why}))
+            op.end(status, error, **error_attributes(why))
         super().finish(handle, status, error)
 
     def result(self, handle: Turn) -> Result:  # noqa: ARG002 - the session takes them

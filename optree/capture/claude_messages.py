@@ -24,7 +24,7 @@ from optree.redaction import redact
 from optree.tracing import context
 from optree.tracing.budgets import common, outside
 from optree.tracing.context import Scope
-from optree.tracing.failures import ERROR_TYPE, FailureClass, class_of_status
+from optree.tracing.failures import FailureClass, class_of_status, error_attributes
 from optree.tracing.faults import guarded
 from optree.tracing.scopes import SessionScope, TurnScope
 from optree.values import cut, decode, is_list, is_object, text
@@ -324,7 +324,7 @@ class Conversation:
         if op is not None:
             why = _REFUSED.get(kind)
             op.account(status="failed", cost_usd=None if why is None else 0.0)
-            op.end("failed", redact(cut(said or kind)), **{ERROR_TYPE: why or "model"})
+            op.end("failed", redact(cut(said or kind)), **error_attributes(why or "model"))
             self._bill.add(op)
 
     def _call(self, agent: _AgentState, block: dict[str, Any]) -> None:
@@ -440,7 +440,7 @@ class Conversation:
             if report is not None:
                 op.response(report)
             code = message.get("api_error_status")
-            op.end(status, error, **({ERROR_TYPE: class_of_status(code, error)} if status == "failed" and type(code) is int else {}))
+            op.end(status, error, **error_attributes(class_of_status(code, error) if status == "failed" and type(code) is int else None))
             if status == "ok" and report is not None:
                 builder.set_final_report(report)
         if any(agent.is_in_background and agent.turn is None for agent in self._agents.values()):

@@ -21,7 +21,7 @@ from optree.capture.hooks import Hook
 from optree.capture.program import PROGRAM
 from optree.tracing import context
 from optree.tracing.context import Holder, Scope
-from optree.tracing.failures import ERROR_TYPE, FailureClass, class_of_error, class_of_text
+from optree.tracing.failures import FailureClass, class_of_error, class_of_text, error_attributes
 from optree.tracing.faults import guarded
 from optree.tracing.propagate import place_of, placed_at
 from optree.tracing.recorded import CURRENT_REPLAY, exception_of, note_foreign
@@ -184,7 +184,7 @@ class _ToolCall:
 
     def _classify(self, op: Op, why: FailureClass | None) -> None:
         if why is not None:
-            op.builder.set_op(op, **{ERROR_TYPE: why})
+            op.builder.set_op(op, **error_attributes(why))
 
     def _respond(self, op: Op, payload: Any) -> None:
         op.response(payload)

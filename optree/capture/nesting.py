@@ -21,7 +21,7 @@ from optree.nodes import Status
 from optree.redaction import redact
 from optree.tracing import context
 from optree.tracing.context import CURRENT, Holder, Scope
-from optree.tracing.failures import ERROR_TYPE, FailureClass, class_of_error, class_of_text
+from optree.tracing.failures import FailureClass, class_of_error, class_of_text, error_attributes
 from optree.tracing.faults import guarded
 from optree.tracing.recorded import CURRENT_REPLAY, Recorded, note_foreign, note_type
 from optree.tracing.results import ModelResult
@@ -177,7 +177,7 @@ class Nesting:
         try:
             op = self.op(key)
             if status == "failed" and op is not None and (why := class_of_error(error)) is not None:
-                op.builder.set_op(op, **{ERROR_TYPE: why})
+                op.builder.set_op(op, **error_attributes(why))
         finally:
             self.end(key, status, said)
 
@@ -185,7 +185,7 @@ class Nesting:
     def refuse(self, key: Hashable, said: str) -> None:
         """End a tool's op that failed by what its result says."""
         if (op := self.op(key)) is not None and (why := class_of_text(said)) is not None:
-            op.builder.set_op(op, **{ERROR_TYPE: why})
+            op.builder.set_op(op, **error_attributes(why))
         self.end(key, "failed", redact(f"tool_error: {cut(said)}"))
 
     @guarded
@@ -337,5 +337,5 @@ class FrameworkCall(ToldCall):
         if answer is not None:
             (ModelResult if self._is_own else _JoinedAnswer)(op).returned(answer)
         if self._is_own:
-            op.end(status, error, **({ERROR_TYPE: self.failure} if status == "failed" and self.failure is not None else {}))
+            op.end(status, error, **error_attributes(self.failure if status == "failed" else None))
             PROGRAM.answered(op)

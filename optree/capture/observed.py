@@ -17,7 +17,7 @@ from optree.interrupts import suppress
 from optree.nodes import AccountingEntry, Status
 from optree.redaction import redact
 from optree.tracing.budgets import CarriedRefusal
-from optree.tracing.failures import ERROR_BODY, ERROR_TYPE, FailureClass
+from optree.tracing.failures import ERROR_BODY, FailureClass, error_attributes
 from optree.tracing.faults import guarded
 from optree.tracing.runtime import RUNTIME
 
@@ -72,16 +72,16 @@ class ObservedCall:
     def fails(self, failure: FailureClass | None, refusal: Refusal | None) -> None:
         """Take why it failed, and what the provider said of it."""
         self.failure = failure
-        self.provider_error = {} if refusal is None else refusal.attributes(failure)
+        self.provider_error = {} if refusal is None else refusal.attributes
 
     @property
     def _why(self) -> dict[str, Any]:
-        return ({} if self.failure is None else {ERROR_TYPE: self.failure}) | self.provider_error
+        return error_attributes(self.failure) | self.provider_error
 
     def attempt_failed(self, why: str, latency: float, *, is_free: bool) -> None:
         """Record an attempt that brought no answer; one *is free* that the provider refused."""
         self.is_under_way = False
-        details = {name: value for name, value in self.provider_error.items() if name != ERROR_BODY}
+        details = {name: value for name, value in self._why.items() if name != ERROR_BODY}
         self.op.log(f"attempt {self.attempts} failed: {why}", "WRN", details=details or None)
         self.op.account(status="failed", latency=latency, cost_usd=0.0 if is_free else None)
         self._failed = next(iter(self.op.bare.accounting[-1:]), None)

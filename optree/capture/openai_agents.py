@@ -22,7 +22,7 @@ from optree.capture.program import asked_last
 from optree.nodes import Status
 from optree.redaction import redact
 from optree.tracing import context
-from optree.tracing.failures import ERROR_TYPE, FailureClass, class_of_error
+from optree.tracing.failures import FailureClass, class_of_error, error_attributes
 from optree.tracing.faults import guarded
 from optree.tracing.recorded import CURRENT_REPLAY, exception_of
 from optree.tracing.scopes import OpScope, SessionScope
@@ -262,7 +262,7 @@ def _span_ended(span: Any, *_how: Any) -> None:
         if scope is not None and scope.op is not None and data.type != "agent":
             _record(scope.op, data)
             if status == "failed" and why is not None:
-                scope.op.builder.set_op(scope.op, **{ERROR_TYPE: why})
+                scope.op.builder.set_op(scope.op, **error_attributes(why))
         told.nesting.end(span, status, said)
 
 

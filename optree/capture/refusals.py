@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from optree.interrupts import pass_on
-from optree.tracing.failures import ERROR_BODY, ERROR_CLASS, ERROR_TYPE, FailureClass
+from optree.tracing.failures import ERROR_BODY, ERROR_TYPE
 from optree.values import cut, encode, is_list, is_object, text
 
 _CODE: Final = re.compile(r"(?=.*[A-Za-z])[\w.:/-]{1,100}")
@@ -38,11 +38,10 @@ class Refusal(NamedTuple):
         """What shows its class."""
         return " ".join(filter(None, (self.code, self.message)))
 
-    def attributes(self, failure: FailureClass | None) -> dict[str, Any]:
-        """Return the attributes of an op that failed so, which is of that class."""
-        if self.code is None:
-            return {ERROR_BODY: self.body}
-        return {ERROR_TYPE: self.code, ERROR_BODY: self.body} | ({} if failure is None else {ERROR_CLASS: failure})
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """Return the attributes of an op that failed so, beside those of its class."""
+        return {ERROR_BODY: self.body} | ({} if self.code is None else {ERROR_TYPE: self.code})
 
 
 def refusal_in(value: Any, *, is_refused: bool) -> Refusal | None:

@@ -12,7 +12,7 @@ from optree.values import is_object, text
 ERROR_TYPE: Final = "error.type"
 """The attribute of an op that failed which has its provider's code; where that tells none, the class, if one is known."""
 ERROR_CLASS: Final = "error.class"
-"""The attribute that has the class beside a provider's code."""
+"""The attribute that has the class."""
 ERROR_BODY: Final = "error.body"
 """The attribute that has all that a provider said of a failure. Its message is content, as an answer is."""
 FailureClass = Literal["auth", "quota", "rate_limit", "network", "timeout", "model", "invalid"]
@@ -54,6 +54,11 @@ _NOT_SENT: Final = frozenset(
     {"ConnectError", "ConnectTimeout", "PoolTimeout", "ClientConnectorError", "EndpointConnectionError", "NotSentError"}
 )
 """Names of exceptions of clients (httpx, aiohttp, botocore), and of `optree.capture.replay`, that are raised before a request is sent."""
+
+
+def error_attributes(failure: FailureClass | None) -> dict[str, Any]:
+    """Return the attributes of an op that failed so, of which no provider tells a code."""
+    return {} if failure is None else {ERROR_TYPE: failure, ERROR_CLASS: failure}
 
 
 def class_of_status(status: int, message: str | None) -> FailureClass:

@@ -16,7 +16,7 @@ from optree.nodes import OperationNode, OpKind, SessionNode, Status, TurnNode
 from optree.tracing import context
 from optree.tracing.budgets import outside, session_ends
 from optree.tracing.context import ABANDONED, CURRENT, Holder, Scope, ingress
-from optree.tracing.failures import ERROR_TYPE, class_of_raised
+from optree.tracing.failures import ERROR_TYPE, class_of_raised, error_attributes
 from optree.tracing.faults import fault, unless_faulty
 from optree.tracing.handles import Session, interrupted
 from optree.tracing.holding import ContextManager, HeldScope, abandon, abandon_last, abandon_turn, clear_frames, take_held
@@ -291,7 +291,7 @@ class OpScope(_Instrument[Op]):
         if self._kind not in _CLASSIFIED or ERROR_TYPE in handle.bare.attributes:
             return {}
         failure = getattr(handle.call, "failure", None) or unless_faulty(partial(class_of_raised, error), None)
-        return ({} if failure is None else {ERROR_TYPE: failure}) | getattr(handle.call, "provider_error", {})
+        return error_attributes(failure) | getattr(handle.call, "provider_error", {})
 
     def called(self, handle: Op, arguments: Mapping[str, Any]) -> None:
         if handle.bare.request is not None:

@@ -139,7 +139,7 @@ def test_a_refusal_is_recorded_and_given_again(provider, code, kind, status, ask
     expected, op, recorded = refused(lambda: ask(provider.url))
     known = op.attributes
     types = (known.get("error.type"), known.get("error.class"))
-    assert ((code, kind) if code else (kind, None), status, "failed") == (types, known.get("http.response.status_code"), op.status)
+    assert ((code or kind, kind), status, "failed") == (types, known.get("http.response.status_code"), op.status)
     assert 1 == len(provider.requests)
     with replay(recorded.tree):
         found, again, _ = refused(lambda: ask(provider.url))
