@@ -82,7 +82,7 @@ class Directory(Struct, frozen=True):
             billing: The ledger; else ``OPTREE_BILLING_FILE``, else ``accounting.jsonl`` in *base*.
         """
         get = os.environ.get
-        base, home = base or get("OPTREE_BASE_DIR"), (get("HOME"), get("USERPROFILE"), get("HOMEDRIVE"), get("HOMEPATH"))
+        base, home = base or get("OPTREE_BASE_DIR"), tuple(map(get, calls.HOME_VARIABLES))
         return _directory(base, sessions or get("OPTREE_SESSIONS_DIR"), billing or get("OPTREE_BILLING_FILE"), home)
 
     @property

@@ -22,6 +22,7 @@ from optree.interrupts import from_handler, new_rlock, pass_on, suppress
 from optree.store import numbering
 from optree.store.directory import exists, refusal_of
 from optree.store.lock import note_refused
+from optree.store.ownership import with_room
 from optree.store.system import OS, REAL, FileState
 from optree.store.upkeep import sync_left
 
@@ -279,7 +280,7 @@ class Journal:
         """Open the file again, or begin another next."""
         self._paused = None
         try:
-            self.fd = self._os.reopen(self.path, state, append=True)
+            self.fd = with_room(lambda: self._os.reopen(self.path, state, append=True))
         except FileNotFoundError as error:
             pass_on(error)
             self._reopened(False)

@@ -7,7 +7,9 @@ where many sessions are open in a process: it has 256 descriptors on macOS by de
 from __future__ import annotations
 
 import os
-from errno import EAGAIN
+from collections.abc import Callable
+from errno import EAGAIN, EMFILE, ENFILE
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -54,7 +56,7 @@ class Ownership:
 
     def take(self, seconds: float = lock.TRY_SECONDS, *, fresh: bool = False) -> bool:
         """Take LOCK; False if another process owns the session. Raises `OSError`."""
-        self.fd = lock.own(self._live, self._os, seconds, fresh=fresh)
+        self.fd = with_room(lambda: lock.own(self._live, self._os, seconds, fresh=fresh))
         return self.fd >= 0
 
     def take_again(self, directory: Directory, txn: str, last: int) -> dict[str, int]:
@@ -98,7 +100,7 @@ class Ownership:
         if (keeper := self._keeper) is None:
             return False
         if self.fd < 0:
-            self.fd = lock.own(self._live, self._os, keeper=keeper.name)
+            self.fd = with_room(lambda: lock.own(self._live, self._os, keeper=keeper.name))
             if self.fd < 0 and lock.keeper_of(self._live) == keeper.name:
                 raise BlockingIOError(EAGAIN, "another process looks at it", str(self._live / "LOCK"))
         if self.fd >= 0 and lock.keeper_at(self.fd, self._os) != keeper.name:  # somebody has removed it
@@ -161,6 +163,8 @@ class _Keeper:
         self._path, self._os = directory / self.name, system
         self._fd = lock.take(self._path, system)
         self.beat()
+        if self._fd < 0:
+            system.unlink(self._path)
 
     @property
     def is_there(self) -> bool:
@@ -254,10 +258,25 @@ def are_many() -> bool:
     return len(_open) > FEW
 
 
-def _close_some() -> None:
-    """Close files of sessions in turn, each after it was left alone since its last turn."""
+def with_room(opening: Callable[[], int]) -> int:
+    """Open a file; where there is no descriptor left, once more behind the files of all sessions that are idle. Raises `OSError`."""
+    try:
+        return opening()
+    except OSError as error:
+        pass_on(error)
+        if error.errno not in (EMFILE, ENFILE) or not _open:
+            raise
+    if EACH_SECOND.is_current:
+        _close_some(0)
+    else:
+        _CLOSING_ALL.wait(_WAIT_SECONDS, first=True)
+    return opening()
+
+
+def _close_some(most: int = _MOST) -> None:
+    """Close files of sessions in turn, each after it was left alone since its last turn, but for so many."""
     for session in 2 * list(_open):
-        if len(_open) <= _MOST:
+        if len(_open) <= most:
             return
         if session in _open and not session.rest():
             _open.pop(session, None)
@@ -265,6 +284,7 @@ def _close_some() -> None:
 
 
 _CLOSING = Job(EACH_SECOND, _close_some, str)
+_CLOSING_ALL = Job(EACH_SECOND, partial(_close_some, 0), str)
 
 
 def _after_fork() -> None:

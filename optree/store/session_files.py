@@ -163,17 +163,20 @@ class SessionFiles(NotedProblems):
             self._renew_files(is_there)
 
     def rest(self) -> bool:
-        """Close the files of a session that is idle; False if something was recorded since this was asked last, or that cannot be now."""
+        """Close the files of a session that is idle, or has ended and waits to be saved; the next record, or that, opens them again.
+
+        False if something was recorded since this was asked last, or that cannot be now.
+        """
         before, self._seen = self._seen, self.journal.last
-        may_rest = self.owner and before == self._seen and not (self.ended or self._closed or self.unwritten)
+        may_rest = self.owner and before == self._seen and not (self._closed or self.unwritten)
         return may_rest and bool(if_free(self._writing, partial(self.stream.alone, self._rest)))
 
     def _rest(self, held: bool) -> bool:
         journal = self.journal
         with self._guard, suppress(OSError):
-            idle = held and journal.last == self._seen and journal.whole and self._lock.is_held
-            if idle and (self._lock.fd < 0 or self._lock.rest(journal.forced)):
-                files_closed(self)
-                journal.pause()
-                return True
+            if held and journal.last == self._seen and journal.whole and self._lock.is_held:
+                journal.pause()  # first: a keeper that is to be made may need its descriptor
+                if self._lock.fd < 0 or self._lock.rest(journal.forced):
+                    files_closed(self)
+                    return True
         return False

@@ -349,6 +349,8 @@ class SessionStore(SessionFiles):
         """The root session has ended: join other processes' journals, save, bill, remove. False if it is not saved and billed."""
         if (builder := self.builder) is None or builder.node.ended_at is None or not self.owner:
             return True
+        if self._lock.rests:
+            self._own_again()
         paths = journals(self.live)
         held = lock.hold(others := [path for path in paths if not path.name.startswith(OWNERS)], self._os)
         try:

@@ -19,6 +19,8 @@ if sys.platform == "win32":
 
 O_NOCTTY, O_NOFOLLOW, O_NONBLOCK = os.O_NOCTTY, os.O_NOFOLLOW, os.O_NONBLOCK
 
+HOME_VARIABLES = ("HOME",)
+"""The variables of the environment that say where a user's home is."""
 GONE: tuple[type[OSError], ...] = (FileNotFoundError, NotADirectoryError)
 """What is raised for a name that is no longer there."""
 

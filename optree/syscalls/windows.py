@@ -25,6 +25,8 @@ P = ParamSpec("P")
 O_NOCTTY = O_NONBLOCK = 0
 O_NOFOLLOW = 1 << 28
 """A flag that the C library does not know: links are refused by `open_file`."""
+HOME_VARIABLES = ("USERPROFILE", "HOMEDRIVE", "HOMEPATH")
+"""The variables of the environment that say where a user's home is."""
 GONE: tuple[type[OSError], ...] = (FileNotFoundError, NotADirectoryError, PermissionError)
 """What is raised for a name that is no longer there, or goes as soon as the file is closed."""
 PATIENCE_SECONDS = 0.25
