@@ -67,12 +67,12 @@ def take(
         sleep(_PAUSE_SECONDS)
 
 
-def own(live: Path, system: OS = REAL, seconds: float = TRY_SECONDS, *, fresh: bool = False, keeper: str = "") -> int:
+def own(path: Path, system: OS = REAL, seconds: float = TRY_SECONDS, *, fresh: bool = False, keeper: str = "") -> int:
     """Take a session's LOCK as `take` does; returns -1 too if it names a living process's keeper, other than this *keeper* of one's own."""
-    fd = take(live / "LOCK", system, seconds, fresh=fresh)
+    fd = take(path, system, seconds, fresh=fresh)
     try:
         named = "" if fd < 0 or fresh else keeper_at(fd, system)
-        held = hold([live.parent / named] if named not in ("", keeper) else [], system)
+        held = hold([path.parent.parent / named] if named not in ("", keeper) else [], system)
     except BaseException:
         release([fd], system)
         raise

@@ -34,10 +34,10 @@ _WAIT_SECONDS = 0.02
 class Ownership:
     """Of one session; for one thread at a time."""
 
-    __slots__ = ("_keeper", "_left", "_live", "_noted", "_os", "fd")
+    __slots__ = ("_keeper", "_left", "_live", "_noted", "_os", "_path", "fd")
 
     def __init__(self, live: Path, system: OS) -> None:
-        self._live, self._os = live, system
+        self._live, self._path, self._os = live, live / "LOCK", system
         self.fd = -1
         """LOCK's descriptor; -1 if it is not open."""
         self._keeper: _Keeper | None = None
@@ -56,7 +56,7 @@ class Ownership:
 
     def take(self, seconds: float = lock.TRY_SECONDS, *, fresh: bool = False) -> bool:
         """Take LOCK; False if another process owns the session. Raises `OSError`."""
-        self.fd = with_room(lambda: lock.own(self._live, self._os, seconds, fresh=fresh))
+        self.fd = with_room(lambda: lock.own(self._path, self._os, seconds, fresh=fresh))
         return self.fd >= 0
 
     def take_again(self, directory: Directory, txn: str, last: int) -> dict[str, int]:
@@ -80,7 +80,7 @@ class Ownership:
             keeper.sessions.add(self._live)
         try:
             lock.note_keeper(self.fd, keeper.name, last, self._os)
-            if not self._os.is_at(self.fd, self._live / "LOCK") or lock.keeper_at(self.fd, self._os) != keeper.name:
+            if not self._os.is_at(self.fd, self._path) or lock.keeper_at(self.fd, self._os) != keeper.name:
                 keeper.leave(self._live)
                 return False
         except BaseException:
@@ -89,7 +89,7 @@ class Ownership:
         self._keeper, self._noted, self._left = keeper, last, None
         lock.release([self.fd], self._os)
         self.fd = -1
-        self._left = self._os.state(self._live / "LOCK")
+        self._left = self._os.state(self._path)
         return True
 
     def take_back(self, last: int) -> bool:
@@ -100,9 +100,9 @@ class Ownership:
         if (keeper := self._keeper) is None:
             return False
         if self.fd < 0:
-            self.fd = with_room(lambda: lock.own(self._live, self._os, keeper=keeper.name))
+            self.fd = with_room(lambda: lock.own(self._path, self._os, keeper=keeper.name))
             if self.fd < 0 and lock.keeper_of(self._live) == keeper.name:
-                raise BlockingIOError(EAGAIN, "another process looks at it", str(self._live / "LOCK"))
+                raise BlockingIOError(EAGAIN, "another process looks at it", str(self._path))
         if self.fd >= 0 and lock.keeper_at(self.fd, self._os) != keeper.name:  # somebody has removed it
             lock.release([self.fd], self._os)
             self.fd = -1
@@ -122,9 +122,9 @@ class Ownership:
     def is_there(self) -> bool:
         """Tell whether LOCK is where it was made, and other processes see whose the session is."""
         if (keeper := self._keeper) is None or self.fd >= 0:
-            return self._os.is_at(self.fd, self._live / "LOCK")
+            return self._os.is_at(self.fd, self._path)
         try:
-            if self._left != (left := self._os.state(self._live / "LOCK")) and lock.keeper_of(self._live) == keeper.name:
+            if self._left != (left := self._os.state(self._path)) and lock.keeper_of(self._live) == keeper.name:
                 self._left = left
         except OSError as error:
             pass_on(error)
@@ -140,12 +140,12 @@ class Ownership:
 
     def _note_again(self, keeper: _Keeper, left: FileState, last: int) -> None:
         """Note another number in LOCK, which is closed. Raises `OSError`."""
-        fd = self._os.reopen(self._live / "LOCK", left, append=False)
+        fd = self._os.reopen(self._path, left, append=False)
         try:
             lock.note_keeper(fd, keeper.name, last, self._os)
         finally:
             self._os.close(fd)
-        self._noted, self._left = last, self._os.state(self._live / "LOCK")
+        self._noted, self._left = last, self._os.state(self._path)
 
     def forget(self) -> None:
         """In a forked child: close its copy."""

@@ -162,6 +162,11 @@ class SessionFiles(NotedProblems):
         else:
             self._renew_files(is_there)
 
+    @property
+    def _is_idle(self) -> bool:
+        """Tell whether its files are closed, and have all that was recorded."""
+        return self._lock.rests and self.journal.fd < 0 and self.journal.whole
+
     def rest(self) -> bool:
         """Close the files of a session that is idle, or has ended and waits to be saved; the next record, or that, opens them again.
 

@@ -29,6 +29,9 @@ from optree.store.settle import join, remove, settle, settle_beside, settle_late
 from optree.store.snapshot import SnapshotWriter
 from optree.store.upkeep import SETTLE_SECONDS, Late, Upkeep
 
+_LOOK_SECONDS = 5.0
+"""Of a session that is idle and has no files open it is looked as often whether they are there."""
+
 
 class SessionStore(SessionFiles):
     """Keeps one root session on disk. Nothing here raises once it is open; `problems` says what went wrong."""
@@ -38,6 +41,7 @@ class SessionStore(SessionFiles):
     late_stores: MutableMapping[str, SessionStore] | None = None  # in a child forked after the end: where it puts itself at a record
     counted = _healed = 0  # records that were lost when it was closed; those that were given up, and that a snapshot has since
     _saved = True  # False while the last snapshot that was tried is not on disk, or the bill of an ended session
+    _looks_at = 0.0  # when an idle session's files are looked for next
     _left = False  # True if the session has ended, and journals remain, as while another process writes to it
 
     def __init__(
@@ -282,6 +286,13 @@ class SessionStore(SessionFiles):
 
     def _tick(self) -> None:
         """Do what is due each second: tell that this process lives, force the journal to the disk, look for late records, heal gaps."""
+        if not self._is_idle or self.ended or monotonic() >= self._looks_at:
+            self._look_after()
+        if self.options.sync != "write":  # also what a child has recorded that is gone
+            self.sync_soon()
+
+    def _look_after(self) -> None:
+        self._looks_at = monotonic() + _LOOK_SECONDS
         self.stream.alone(self._look_for_files)
         self._beat()
         written = self._retry()
@@ -293,8 +304,6 @@ class SessionStore(SessionFiles):
             self._upkeep.want(soon=late)
         elif are_many():
             self.rest()
-        if self.options.sync != "write":
-            self.sync_soon()
 
     def _retry(self) -> bool:
         """Write what the disk has not taken, if it takes it now; False if there are records that are in no file."""

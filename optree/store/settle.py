@@ -221,7 +221,7 @@ def _settled(txn: str, options: StoreOptions, seconds: float, *, most: int | Non
         return False
     if not _seems_ended(txn, options):
         return _is_unbegun(txn, options) and _remove_unbegun(live, system)
-    owned = lock.own(live, system, seconds)
+    owned = lock.own(live / "LOCK", system, seconds)
     if owned < 0:
         return False
     held: list[int] | None = None
@@ -349,7 +349,7 @@ def _is_unbegun(txn: str, options: StoreOptions) -> bool:
 
 def _remove_unbegun(live: Path, system: OS) -> bool:
     """Remove a live directory without a record; False if a process has it."""
-    owned, held = lock.own(live, system, 0.0), None
+    owned, held = lock.own(live / "LOCK", system, 0.0), None
     try:
         paths = journals(live)
         held = lock.hold(paths, system) if owned >= 0 else None

@@ -33,7 +33,7 @@ _ALONE_SECONDS = 0.25
 """The longest that this may take."""
 _LOOK_SECONDS = 0.01
 _SLOT_SECONDS = 0.05
-"""Sessions that begin within such a time are first looked at together, and those that have ended by then not at all."""
+"""Sessions that begin within such a time are looked at together, and those that have ended by then not at all."""
 SAVING = Worker("snapshot")
 """Does all that may take long: snapshots, bills, settling."""
 _SPARE = 8
@@ -429,7 +429,7 @@ class Upkeep:
         if not self._stopped:
             self._guarded("files" if self._ran else "start", self._tick if self._ran else self._begin)
             self._ran = True
-            return SYNC_SECONDS
+            return SYNC_SECONDS - monotonic() % min(_SLOT_SECONDS, SYNC_SECONDS)  # with others: the thread wakes for all of them once
         if not self._gone:
             if self._saving.is_running or self._answered < self._asked:
                 self._saving.ask()
