@@ -29,8 +29,8 @@ EACH_SECOND = Worker("store")
 """Forces journals to the disk, and says that their owners live."""
 _HELPERS = 7
 """Threads that force journals to the disk beside that one, where it takes too long by itself."""
-_ALONE_SECONDS = 0.25
-"""The longest that this may take."""
+_ALONE_SECONDS = 0.25  # the longest that this may take
+_NOTHING_SECONDS = 2e-4  # one that takes less had nothing to be forced, or the disk needs no help
 _LOOK_SECONDS = 0.01
 _SLOT_SECONDS = 0.05
 """Sessions that begin within such a time are looked at together, and those that have ended by then not at all."""
@@ -87,7 +87,7 @@ class _Syncing:
                 self._get_help()
             begun = monotonic()
             self._sync_one()
-            self._seconds = monotonic() - begun
+            self._seconds = took if (took := monotonic() - begun) > _NOTHING_SECONDS else 0.0
 
     def _get_help(self) -> None:
         for place in [self._free.pop() for _ in range(min(len(self._due), len(self._free)))]:
