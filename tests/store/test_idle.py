@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from optree.errors import BusyError
-from optree.store import SessionStore, load, lock, ownership, resume_session, upkeep
+from optree.store import SessionStore, load, lock, ownership, resume_session, session_store, upkeep
 from optree.store.directory import journals
 from optree.store.options import StoreOptions
 from optree.store.settle import settle, settle_all, was_left
@@ -194,6 +194,43 @@ def test_a_record_into_a_session_whose_files_were_just_removed(begin, killed):
     assert (0, "clean") == (store.unwritten, load("txn-1", killed()).damage.state)
 
 
+def test_a_lock_that_only_looks_changed(begin, monkeypatch):
+    """Some file systems say another time of a file once it is on the disk: as long as LOCK names the keeper, nothing is wrong."""
+    monkeypatch.setattr(session_store, "_LOOK_SECONDS", 0.0)
+    builder, store = begin()
+    busy(builder, 1)
+    assert rested(store)
+    os.utime(store.live / "LOCK", (1, 1))
+    store._tick()
+    busy(builder, 1)
+    assert ([], True, True) == ([*store.problems], store.flush(), store._lock.rests)
+
+
+def test_a_lock_that_was_replaced_is_not_closed(begin):
+    """Somebody puts another file in LOCK's place: the session's files stay open, for the look that notices it."""
+    builder, store = begin()
+    busy(builder, 1)
+    store.flush()
+    (store.live / "LOCK").rename(store.live.parent / "aside")
+    (store.live / "LOCK").touch()
+    assert ([False, False], True) == ([store.rest(), store.rest()], store._lock.fd >= 0)
+
+
+def test_nothing_of_idle_sessions_is_left_open(directory):
+    """Once they have ended no descriptor is open that was not before, and the next idle session has a keeper of its own."""
+    script = """
+counts, names = [], set()
+for _ in range(3):
+    begin(); record("first"); rest()
+    names |= {path.name for path in optree.Directory.of().sessions.glob(".process-*")}
+    end()
+    optree.flush("snapshot", 60)
+    counts.append(len(os.listdir("/dev/fd")))
+print(counts[1] - counts[0], counts[2] - counts[0], len(names))
+"""
+    assert "0 0 3" == run(script, directory).strip()
+
+
 def test_another_process_took_an_idle_session_whose_lock_was_removed(begin, directory):
     """Nothing is written into its files as long as that goes on with it, and all of it afterwards."""
     builder, store = begin()
@@ -280,6 +317,8 @@ def test_an_idle_session_that_is_killed_lasted_until_then(directory):
     started = run("begin(); record('first'); rest(); print(scopes[0][2], flush=True); input()", directory, wait=False)
     txn = started.stdout.readline().strip()
     live = directory.live(txn)
+    noted = lock.last_beat(live)
+    wait_for(lambda: lock.last_beat(live) > noted)
     noted = lock.last_beat(live)
     wait_for(lambda: lock.last_beat(live) > noted)
     last = lock.last_beat(live)
