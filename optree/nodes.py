@@ -136,6 +136,16 @@ def is_placeholder(identity: str) -> bool:
     return identity.endswith(_PLACEHOLDER)
 
 
+def has_open_attempt(op: OperationNode) -> bool:
+    """Tell whether an op has no accounting entry for its call, or for the attempt behind one that failed and was made again."""
+    return not op.accounting or was_made_again(op.accounting[-1])
+
+
+def was_made_again(entry: AccountingEntry) -> bool:
+    """Tell whether an entry is of an attempt that failed, behind which another was made: it says nothing of how the call ended."""
+    return entry.retried and entry.status == "failed"
+
+
 SNAPSHOT = "pricingSnapshot"
 """The attribute of a session that holds the prices by which entries in it, and below it, were billed, by name (seed 004)."""
 REPLAY_OF = "replay.of"

@@ -24,7 +24,18 @@ from optree.builder.figures import (
 from optree.builder.guard import FAULTS, fault, guarded
 from optree.builder.turns import Turn
 from optree.clock import monotonic
-from optree.nodes import USAGE_AT_START, AccountingEntry, OperationNode, Payload, Severity, Status, Tokens, is_placeholder, placeholder_of
+from optree.nodes import (
+    USAGE_AT_START,
+    AccountingEntry,
+    OperationNode,
+    Payload,
+    Severity,
+    Status,
+    Tokens,
+    has_open_attempt,
+    is_placeholder,
+    placeholder_of,
+)
 from optree.tree import apply
 from optree.tree.totals import add_entry, add_failure, is_possible_cost, take_retried
 from optree.tree.walk import recount
@@ -364,7 +375,7 @@ class Op(EntryState, eq=False):
             self.pending(stream.put, last=True)
         if self._streamed is not None:
             self._close_answer(status)
-        if status != "ok" or not self.bare.accounting:
+        if status != "ok" or all(entry.status == "failed" for entry in self.bare.accounting) or has_open_attempt(self.bare):
             self._account_end(status, error, latency)
         if stream.watched or self._awaited or not core.recorded or self._clean:  # a watcher gets an op's lines before its end
             self.pending(stream.put)
@@ -405,13 +416,15 @@ class Op(EntryState, eq=False):
         node = self.bare
         failed = status not in ("ok", "cancelled")
         at_start = node.attributes.get(USAGE_AT_START) if node.kind == "llm" else None
-        if at_start is not None and not any(entry.status == "ok" or entry.tokens for entry in node.accounting):  # else it is accounted for
+        is_open = has_open_attempt(node)
+        known = any(entry.status == "ok" or (entry.tokens and entry.tokens.total_tokens) for entry in node.accounting)
+        if at_start is not None and (is_open or not known):  # else it is accounted for
             entry = self._entry("failed" if status != "ok" else "ok", latency, identity)
             entry.error = error
             take_usage(self.builder.core, entry, (at_start,), {}, None)
             self._price(entry)
             self._add(entry)
-        elif node.accounting:
+        elif node.accounting and not is_open:
             last = node.accounting[-1]
             if failed and last.status == "ok":
                 try:

@@ -33,7 +33,7 @@ static PyObject *journal_type; /* NULL until `prepare_journal` */
     X(tokens, input_tokens) X(tokens, output_tokens) X(tokens, cache_read_input_tokens) X(tokens, cache_write_input_tokens) \
     X(tokens, reasoning_output_tokens) \
     X(usage, tokens) X(usage, cost_usd) X(usage, upstream_cost_usd) X(usage, rest) X(usage, flaws) \
-    X(entry, tokens) X(entry, cost_usd) X(entry, details) \
+    X(entry, tokens) X(entry, cost_usd) X(entry, details) X(entry, status) \
     X(wants, kinds) X(wants, failures) X(op_end, status) X(encoded, data) X(payload, size) X(entry, command) X(entry, characters_in) X(entry, characters_out)
 
 #define JOURNAL_FIELDS(X) \

@@ -389,6 +389,15 @@ end_answered(PyObject *self, PyObject *core, PyObject *stream, PyObject *node, P
     return put_made_and_leave(stream, held, records, count, result);
 }
 
+/* Tell whether an op's last entry is of an attempt that was answered. */
+static int
+is_answered(PyObject *accounting)
+{
+    Py_ssize_t size = is_tuple(accounting) ? PyTuple_GET_SIZE(accounting) : 0;
+    PyObject *last = size > 0 ? PyTuple_GET_ITEM(accounting, size - 1) : NULL;
+    return last != NULL && is_a(last, entry_type) && GET(last, entry, status) == text_ok;
+}
+
 /* As `Op.end`. */
 static PyObject *
 end_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnames)
@@ -413,7 +422,7 @@ end_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnames
         } else if (is_tuple(accounting) && PyTuple_GET_SIZE(accounting) == 0 && chain != NULL && GET(self, op, _streamed) == Py_None
             && is_plain_call(self, core, stream, node)) {
             result = end_call(self, core, stream, node, chain, held);
-        } else if (!is_tuple(accounting) || PyTuple_GET_SIZE(accounting) == 0 || GET(self, op, _streamed) != Py_None
+        } else if (!is_answered(accounting) || GET(self, op, _streamed) != Py_None
             || (GET(self, op, _returned) != Py_None && (has_waiting(self, core, stream) || !is_a(GET(self, op, _returned), payload_type)))) {
             plainly = 1;
             result = leave(stream, held);

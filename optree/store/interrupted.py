@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from optree import records as r
 from optree.builder.figures import model_of
-from optree.nodes import REPLAY_OF, USAGE_AT_START, AccountingEntry, OperationNode, SessionNode, TurnNode, placeholder_of
+from optree.nodes import REPLAY_OF, USAGE_AT_START, AccountingEntry, OperationNode, SessionNode, TurnNode, has_open_attempt, placeholder_of
 from optree.store.reader import read_journal
 from optree.store.system import OS
 from optree.tree import apply
@@ -57,12 +57,12 @@ def interrupt(node: Node, alive: float = 0.0) -> r.Record:
 
 
 def account_open(root: SessionNode, nodes: Iterable[Node], alive: float = 0.0) -> list[r.Accounted]:
-    """Give each model call among open nodes that has no accounting entry one as a failed call has: its cost is unknown, not 0.
+    """Give each model call among open nodes whose attempt has no accounting entry one as a failed call has: its cost is unknown, not 0.
 
     It has the tokens that the provider told as its stream began, with ``partial`` among its details. Returns the records of that. An
     entry's id is the same whoever makes it.
     """
-    calls = [node for node in nodes if isinstance(node, OperationNode) and node.kind == "llm" and not node.accounting]
+    calls = [node for node in nodes if isinstance(node, OperationNode) and node.kind == "llm" and has_open_attempt(node)]
     sessions = {session.path: session for session in walk_sessions(root)} if calls else {}
     records: list[r.Accounted] = []
     for op in calls:

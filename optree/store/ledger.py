@@ -111,7 +111,8 @@ class Ledger:
             first = seen.setdefault(key, entry)
             if first is entry:
                 book.entries.append(entry)
-                if not is_bare(entry) and not is_placeholder(entry["id"]):
+                made_again = entry.get("retried") is True and entry.get("status") == "failed"
+                if not is_bare(entry) and not is_placeholder(entry["id"]) and not made_again:
                     called.add((_plain(entry.get("originTxnId")), entry["id"].rpartition("#")[0]))
             elif first == entry:
                 book.repeated += 1

@@ -20,6 +20,7 @@ from optree.nodes import (
     SessionNode,
     TurnNode,
     is_placeholder,
+    was_made_again,
 )
 from optree.speed import untracked
 from optree.tree.path import last_index
@@ -103,10 +104,10 @@ def account(op: OperationNode, entry: AccountingEntry) -> bool:
 
 
 def without_placeholder(entries: tuple[AccountingEntry, ...]) -> tuple[AccountingEntry, ...]:
-    """Return an op's accounting entries; the placeholder for a call of which nothing was known is left out where there are others."""
-    if len(entries) == 1:  # as nearly always
+    """Return an op's accounting entries; the placeholder for a call of which nothing was known is left out where another tells of it."""
+    if len(entries) == 1 or all(is_placeholder(entry.id) or was_made_again(entry) for entry in entries):
         return entries
-    return tuple(entry for entry in entries if not is_placeholder(entry.id)) or entries
+    return tuple(entry for entry in entries if not is_placeholder(entry.id))
 
 
 def add_entries(op: OperationNode, logs: Sequence[LogEntry], chunks: Sequence[ReasoningChunk]) -> None:

@@ -11,8 +11,9 @@ import pytest
 
 import optree
 from optree import records as r
+from optree.builder.handles import tried_again
 from optree.nodes import LogEntry
-from optree.store import SessionStore, interrupted, load
+from optree.store import SessionStore, interrupted, load, resume_session
 from optree.store.ledger import Ledger
 from optree.store.options import StoreOptions
 from optree.store.settle import settle
@@ -67,7 +68,7 @@ def test_the_owner_closes_what_a_killed_worker_left_open(begin, directory):
     busy(builder, 1)
     worked(directory)
     builder.end_session()
-    assert store.close(LONG)
+    assert store.close(30.0)
     assert EXPECTED == closed(directory)
     assert ["txn-1.json.zst"] == [path.name for path in directory.sessions.iterdir()]
 
@@ -103,6 +104,23 @@ def test_a_model_call_of_a_killed_worker_is_accounted_for(begin, directory, kill
     assert [entry.id] == [line["id"] for line in Ledger(image.billing).read()]
 
 
+def test_an_attempt_behind_a_refused_one_is_accounted_for(begin, killed):
+    """A call whose first attempt was refused is killed in the second: it is one call, of unknown cost (S4-57)."""
+    builder, _ = begin()
+    op = builder.begin_op("llm", "openai:gpt-4o", turn=builder.begin_turn())
+    op.account(status="failed", cost_usd=0.0)
+    tried_again(op, op.node.accounting[0])
+    loaded = load("txn-1", killed())
+    [known] = [found for *_, found in walk_ops(loaded.session)]
+    assert [("failed", True, 0.0), ("failed", False, None)] == [(one.status, one.retried, one.cost_usd) for one in known.accounting]
+    assert (1, 1) == (loaded.session.totals.unknown_costs, loaded.session.totals.llm_requests)
+    resumed, store, _ = resume_session("txn-1", StoreOptions(directory := killed()))
+    resumed.end_session()
+    assert store.close(30.0)
+    billed = Ledger(directory.billing).read()
+    assert [0.0, None] == [entry.get("costUsd") for entry in billed]
+
+
 def test_what_the_owner_left_open_stays_open(begin, directory, killed):
     """An op of the owner that came late and was not ended has no end that anybody knows."""
     system = Faulty("rename")
@@ -128,7 +146,7 @@ def test_while_a_worker_lives_nothing_of_it_is_closed(begin, directory):
     assert store.flush("snapshot")
     assert ["1.1000001.1.1", "1.1000001.1", "1.1000001", "1.1000001"] == [node.path for node in load("txn-1", directory).open_nodes()]
     living.close(LONG)
-    assert store.close(LONG)
+    assert store.close(30.0)
     settle("txn-1", StoreOptions(directory))  # where the owner's end did not come to it
     assert not directory.live("txn-1").exists()
     assert EXPECTED == closed(directory)
@@ -143,7 +161,7 @@ def test_journals_are_read_once_where_nothing_is_open(begin, directory, monkeypa
     busy(builder, 1)
     worked(directory, [WORK[0], r.OpEnd("1.1000001", 120.0, "ok", 20.0)])
     builder.end_session()
-    assert store.close(LONG)
+    assert store.close(30.0)
     settle("txn-1", StoreOptions(directory))
     assert ([], False) == (seen, directory.live("txn-1").exists())
 

@@ -1,0 +1,102 @@
+"""Attempts that failed before another one was answered, or was under way when its op ended: one call, billed once."""
+
+import asyncio
+import contextlib
+import threading
+
+import openai
+import pytest
+
+import optree
+from optree import speed
+from optree.testing import capture
+from optree.tree import walk_ops
+from tests.capture.calls import QUESTION
+from tests.capture.provider import Reply
+
+BUSY = Reply({"error": {"message": "slow", "code": "rate_limit_exceeded"}}, status=429, headers={"retry-after-ms": "1"})
+ANSWER = Reply(
+    {
+        "object": "chat.completion",
+        "model": "gpt-5",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "ok"}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 1200, "completion_tokens": 64, "total_tokens": 1264},
+    }
+)
+
+
+def ask(url, retries=0):
+    """Ask by a client that tries again so often."""
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=retries) as client:
+        return client.chat.completions.create(model="gpt-5", messages=QUESTION)
+
+
+def ask_again(url):
+    """Ask by one client, and where it is refused by another."""
+    try:
+        return ask(url)
+    except openai.RateLimitError:
+        return ask(url)
+
+
+@optree.llm(provider="openai", model="gpt-5")
+def decorated(asking, url):
+    """Be a call of the program's own."""
+    return asking(url)
+
+
+def in_block(asking, url):
+    """Be a block of the program's own."""
+    with optree.llm(provider="openai", model="gpt-5"):
+        asking(url)
+
+
+def given(asking, url):
+    """Give the answer to a block of the program's own."""
+    with optree.llm(provider="openai", model="gpt-5") as op:
+        op.response(asking(url))
+
+
+def captured(asking, url):
+    """Record nothing by hand."""
+    asking(url)
+
+
+@pytest.mark.usefixtures("recording")
+@pytest.mark.parametrize("asking", [lambda url: ask(url, 2), ask_again], ids=["client", "program"])
+@pytest.mark.parametrize("way", [decorated, in_block, given, captured])
+@pytest.mark.parametrize("compiled", [True, False])
+def test_what_is_answered_after_a_refusal_is_billed(provider, way, asking, compiled):
+    """Within an op of the program's own too the answer's tokens are the call's, which counts once, and in a budget (S4-45)."""
+    if way is captured and asking is ask_again:
+        pytest.skip("two calls, as nothing says that they are one")
+    provider.says(BUSY, ANSWER)
+    with contextlib.nullcontext() if compiled else speed.plainly():
+        with capture() as recorded, optree.session("agent"), optree.turn(), optree.budget(tokens=10_000) as budget:
+            way(asking, provider.url)
+        totals = recorded.tree.session.totals
+    [op] = [op for _, _, op in walk_ops(recorded.tree)]
+    assert [("failed", True), ("ok", False)] == [(entry.status, entry.retried) for entry in op.accounting]
+    assert (1200, 64, 1, 1264, 1) == (
+        totals.input_tokens, totals.output_tokens, totals.llm_requests, budget.used["tokens"], budget.used["calls"],
+    )  # fmt: skip
+
+
+@pytest.mark.usefixtures("recording")
+@pytest.mark.parametrize("is_own", [True, False])
+@pytest.mark.parametrize("before", [[], [BUSY]], ids=["first", "second"])
+def test_an_attempt_that_the_program_gives_up_costs_what_nobody_knows(provider, before, is_own):
+    """It is one call of unknown cost, whether one before it was refused or not."""
+
+    async def waiting():
+        async with openai.AsyncOpenAI(base_url=f"{provider.url}/v1", api_key="none", max_retries=2) as client:
+            await asyncio.wait_for(client.chat.completions.create(model="gpt-5", messages=QUESTION), 0.3)
+
+    over = threading.Event()
+    provider.says(*before, Reply({}, hold=over))
+    own = optree.llm(provider="openai", model="gpt-5") if is_own else contextlib.nullcontext()
+    with capture() as recorded, optree.session("agent"), optree.turn(), contextlib.suppress(asyncio.TimeoutError), own:
+        asyncio.run(waiting())
+    over.set()
+    totals = recorded.tree.session.totals
+    assert (1, 1, 0.0) == (totals.llm_requests, totals.unknown_costs, totals.cost_usd)
