@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Never, Unpack
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from optree import records
+from optree import nodes, records
 from optree.builder.entries import EntryState
 from optree.builder.figures import (
     UsageNames,
@@ -24,18 +24,7 @@ from optree.builder.figures import (
 from optree.builder.guard import FAULTS, fault, guarded
 from optree.builder.turns import Turn
 from optree.clock import monotonic
-from optree.nodes import (
-    USAGE_AT_START,
-    AccountingEntry,
-    OperationNode,
-    Payload,
-    Severity,
-    Status,
-    Tokens,
-    has_open_attempt,
-    is_placeholder,
-    placeholder_of,
-)
+from optree.nodes import USAGE_AT_START, AccountingEntry, OperationNode, Payload, Severity, Status, Tokens
 from optree.tree import apply
 from optree.tree.totals import add_entry, add_failure, is_possible_cost, take_retried
 from optree.tree.walk import recount
@@ -375,7 +364,7 @@ class Op(EntryState, eq=False):
             self.pending(stream.put, last=True)
         if self._streamed is not None:
             self._close_answer(status)
-        if status != "ok" or all(entry.status == "failed" for entry in self.bare.accounting) or has_open_attempt(self.bare):
+        if status != "ok" or all(entry.status == "failed" for entry in self.bare.accounting) or nodes.has_open_attempt(self.bare):
             self._account_end(status, error, latency)
         if stream.watched or self._awaited or not core.recorded or self._clean:  # a watcher gets an op's lines before its end
             self.pending(stream.put)
@@ -416,7 +405,7 @@ class Op(EntryState, eq=False):
         node = self.bare
         failed = status not in ("ok", "cancelled")
         at_start = node.attributes.get(USAGE_AT_START) if node.kind == "llm" else None
-        is_open = has_open_attempt(node)
+        is_open = nodes.has_open_attempt(node)
         known = any(entry.status == "ok" or (entry.tokens and entry.tokens.total_tokens) for entry in node.accounting)
         if at_start is not None and (is_open or not known):  # else it is accounted for
             entry = self._entry("failed" if status != "ok" else "ok", latency, identity)
@@ -466,7 +455,7 @@ def respond_at_end(op: Op, payload: object) -> None:
 @guarded
 def end_with_parent(op: Op, status: Status, error: str | None) -> None:
     """End an op with its turn, within a step of that. Its call may go on: what that accounts for replaces the placeholder made here."""
-    identity = placeholder_of(op.bare.op_id)
+    identity = nodes.placeholder_of(op.bare.op_id)
     op._account_end(status, error, op._lasted(), identity)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - of this module
     op.end(status, error)
 
@@ -475,7 +464,7 @@ def end_with_parent(op: Op, status: Status, error: str | None) -> None:
 def account_late(op: Op, usage: object, *, failed: bool = False) -> None:
     """Enter a call's usage, known after its op's end, in the entry that the end made; nothing if that has figures already."""
     entry = op.bare.accounting[-1] if op.bare.accounting else None
-    if entry is None or is_placeholder(entry.id):
+    if entry is None or nodes.is_placeholder(entry.id):
         op.account(usage, status="failed" if failed else "ok")
         return
     if entry.cost_usd is not None or (entry.tokens is not None and entry.tokens.total_tokens):

@@ -33,7 +33,8 @@ _BATCH = 512
 BACKLOG_OPS = 512
 """Ops with undelivered entries at which the thread that logs delivers them itself: one write for all of them costs it less than
 sharing the interpreter with the background thread."""
-_DELIVERY = Worker("stream")
+DELIVERY = Worker("stream")
+"""Delivers entries: it waits for no disk, but for a system call on one that hangs."""
 T = TypeVar("T")
 Write = Literal["structure", "all", "deferred"]
 """What is with the operating system when a call returns: `structure` (with accounting and messages), `all`, or nothing (`deferred`)."""
@@ -141,7 +142,7 @@ class Stream:
         self._idle = 0
         """For how many periods nothing has come."""
         self._flushes = self._seen = 0
-        self._job = Job(_DELIVERY, self._run, self.fault)
+        self._job = Job(DELIVERY, self._run, self.fault)
         self._closed = False
         self.late = 0
         """Steps whose call returned before they were delivered, since another thread held the disk too long."""
@@ -268,7 +269,7 @@ class Stream:
         self._delivering = self._awake = False
         self.late = self.failures = 0
         self.last_failure, self.reports = "", []
-        self._job = Job(_DELIVERY, self._run, self.fault)
+        self._job = Job(DELIVERY, self._run, self.fault)
 
     def fault(self, error: BaseException | str) -> None:
         """Count a step that failed; `health()` reports it."""

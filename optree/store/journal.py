@@ -106,7 +106,8 @@ class Journal:
         try:
             if not fresh:
                 self._os.make_directory(self.live)
-            self.ordinal, self.path, self._claimed = numbering.claim(self.live, ordinal, above, self._os, fresh=fresh)
+            claimed = with_room(lambda: numbering.claim(self.live, ordinal, above, self._os, fresh=fresh))
+            self.ordinal, self.path, self._claimed = claimed
             self.at_the_end = self.ordinal
         except (OSError, StoreError) as error:
             if not lazy or from_handler(error):
@@ -266,15 +267,15 @@ class Journal:
         """Tell whether there is a file that the next record goes to."""
         return self.fd >= 0 or self._paused is not None
 
-    def pause(self) -> None:
-        """Close the file, of a session that is idle; the next record opens it again. Raises `OSError`."""
+    def pause(self) -> bool:
+        """Close the file, of a session that is idle; the next record opens it again. False if it stays open. Raises `OSError`."""
         with self._guard:
-            if self.fd < 0 or self._syncing or not (self.whole and self.is_there()):
-                return
-            if self.dirty and self.path not in self._given_up:
-                self._given_up.append(self.path)
-            self._close_files()
-            self._paused = self._os.state(self.path)
+            if self.fd >= 0 and self.whole and not self._syncing and self.is_there():
+                if self.dirty and self.path not in self._given_up:
+                    self._given_up.append(self.path)
+                self._close_files()
+                self._paused = self._os.state(self.path)
+            return self.fd < 0
 
     def _reopen(self, state: FileState) -> None:
         """Open the file again, or begin another next."""
@@ -423,7 +424,7 @@ class Journal:
             self._ready()
             self._take_back()
             if self._claimed < 0:
-                _, self.path, self._claimed = numbering.claim(self.live, self.ordinal, 0, self._os)
+                _, self.path, self._claimed = with_room(lambda: numbering.claim(self.live, self.ordinal, 0, self._os))
             held, self.fd, self._claimed = len(self._held), self._claimed, -1
             try:
                 self._catch_up(batch)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from errno import EAGAIN, EMFILE, ENFILE
-from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from time import monotonic
+from typing import Final, Protocol, TypeVar
 
 from optree.background import Job
+from optree.builder.stream import DELIVERY
 from optree.interrupts import new_rlock, pass_on, suppress
 from optree.store import lock
 from optree.store.directory import Directory
@@ -22,13 +23,15 @@ from optree.store.system import OS, FileState
 from optree.store.upkeep import EACH_SECOND, SYNC_SECONDS
 from optree.syscalls import calls
 
+T = TypeVar("T")
 PREFIX = ".process-"
 """How the name of a keeper begins."""
 FEW = 16
 """Sessions whose files stay open, however long they are idle."""
 _MOST = 64
 """Sessions with open files from which on those that were used longest ago are closed at once."""
-_WAIT_SECONDS = 0.02
+_WAIT_SECONDS, _NO_WAIT_SECONDS = 0.02, 1.0
+_TRIES = 8
 
 
 class Ownership:
@@ -121,15 +124,27 @@ class Ownership:
 
     def is_there(self) -> bool:
         """Tell whether LOCK is where it was made, and other processes see whose the session is."""
-        if (keeper := self._keeper) is None or self.fd >= 0:
-            return self._os.is_at(self.fd, self._path)
         try:
+            if (keeper := self._keeper) is None or self.fd >= 0:
+                return self._os.is_at(self.fd, self._path)
             if self._left != (left := self._os.state(self._path)) and lock.keeper_of(self._live) == keeper.name:
                 self._left = left
+            is_there = keeper.is_there and self._left == left
         except OSError as error:
             pass_on(error)
-            return False
-        return keeper.is_there and self._left == left
+            return not isinstance(error, calls.GONE)  # else it cannot be told, and nothing is known to be wrong
+        return is_there
+
+    @property
+    def missing(self) -> Path | None:
+        """Return the path of the keeper that stands for LOCK, if that is what is not there."""
+        return None if self._keeper is None or self._keeper.is_there else self._keeper.path
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether the descriptor that is locked is still that of its file."""
+        fd = self.fd if self._keeper is None or self.fd >= 0 else self._keeper.fd
+        return fd < 0 or self._os.is_open(fd)
 
     def beat(self, last: int, refused: int) -> None:
         """Note in LOCK that this process lives, see `lock.beat`; of an idle session its keeper does, and LOCK has only what is new."""
@@ -160,31 +175,31 @@ class _Keeper:
         """Make it. Raises `OSError`."""
         self.name = f"{PREFIX}{os.getpid()}-{os.urandom(8).hex()}"
         self.sessions = set[Path]()
-        self._path, self._os = directory / self.name, system
-        self._fd = lock.take(self._path, system)
+        self.path, self._os = directory / self.name, system
+        self.fd = lock.take(self.path, system)
         self.beat()
-        if self._fd < 0:
-            system.unlink(self._path)
+        if self.fd < 0:
+            system.unlink(self.path)
 
     @property
     def is_there(self) -> bool:
         """Tell whether other processes find it, and see that it is locked."""
-        return self._fd >= 0 and self._os.is_at(self._fd, self._path)
+        return self.fd >= 0 and self._os.is_at(self.fd, self.path)
 
     def beat(self) -> None:
         """Note in it that this process lives."""
-        lock.beat(self._fd, self._os)
+        lock.beat(self.fd, self._os)
 
     def leave(self, live: Path) -> None:
         """Stand for a session no more; the last one removes the file."""
         with _guard:
             self.sessions.discard(live)
-            if self.sessions or self._fd < 0:
+            if self.sessions or self.fd < 0:
                 return
             with suppress(OSError):
-                self._os.unlink(self._path)
-            lock.release([self._fd], self._os)
-            self._fd = -1
+                self._os.unlink(self.path)
+            lock.release([self.fd], self._os)
+            self.fd = -1
 
 
 _guard: Final = new_rlock()
@@ -226,11 +241,12 @@ def remove_unused(directory: Path, system: OS, live: list[Path]) -> None:
 class HasFiles(Protocol):
     """What this knows of a session."""
 
-    def rest(self) -> bool:
-        """Close its files, which the next record opens again; False if something was recorded since this was asked last."""
+    def rest(self, *, one: bool = False) -> bool:
+        """Close its files, or *one*, which the next record opens again; False if something was recorded since this was asked last."""
         ...
 
 
+_no_wait_until = 0.0
 _open: dict[HasFiles, None] = {}
 """Those with open files, in the order in which they are looked at."""
 
@@ -245,7 +261,15 @@ def files_opened(session: HasFiles) -> None:
 def make_room() -> None:
     """Wait a moment for others' files to be closed where sessions begin faster than that: the program needs descriptors too."""
     if len(_open) > 2 * _MOST:
-        _CLOSING.wait(_WAIT_SECONDS, first=True)
+        _wait_for(_CLOSING)
+
+
+def _wait_for(closing: Job) -> None:
+    global _no_wait_until  # noqa: PLW0603 - of all threads: a disk on which a close hangs holds up few of them
+    if monotonic() < _no_wait_until:
+        closing.ask(first=True)
+    elif not closing.wait(_WAIT_SECONDS, first=True):
+        _no_wait_until = monotonic() + _NO_WAIT_SECONDS
 
 
 def files_closed(session: HasFiles) -> None:
@@ -258,33 +282,43 @@ def are_many() -> bool:
     return len(_open) > FEW
 
 
-def with_room(opening: Callable[[], int]) -> int:
-    """Open a file; where there is no descriptor left, once more behind the files of all sessions that are idle. Raises `OSError`."""
-    try:
-        return opening()
-    except OSError as error:
-        pass_on(error)
-        if error.errno not in (EMFILE, ENFILE) or not _open:
-            raise
-    if EACH_SECOND.is_current:
-        _close_some(0)
-    else:
-        _CLOSING_ALL.wait(_WAIT_SECONDS, first=True)
+def with_room(opening: Callable[[], T]) -> T:
+    """Open a file; where there is no descriptor left, behind one that an idle session gives up, for as long as there are. Raises `OSError`.
+
+    One at a time: what the program takes meanwhile, that session has not.
+    """
+    for _ in range(_TRIES):
+        try:
+            return opening()
+        except OSError as error:
+            pass_on(error)
+            if error.errno not in (EMFILE, ENFILE) or not _open:
+                raise
+        if DELIVERY.is_current:
+            _close_one()
+        else:
+            _wait_for(_CLOSING_ONE)
     return opening()
 
 
-def _close_some(most: int = _MOST) -> None:
-    """Close files of sessions in turn, each after it was left alone since its last turn, but for so many."""
+def _close_some() -> None:
+    """Close files of sessions in turn, each after it was left alone since its last turn."""
     for session in 2 * list(_open):
-        if len(_open) <= most:
+        if len(_open) <= _MOST:
             return
         if session in _open and not session.rest():
             _open.pop(session, None)
             _open[session] = None
 
 
-_CLOSING = Job(EACH_SECOND, _close_some, str)
-_CLOSING_ALL = Job(EACH_SECOND, partial(_close_some, 0), str)
+def _close_one() -> None:
+    for session in 2 * list(_open):
+        if session in _open and session.rest(one=True):
+            return
+
+
+_CLOSING = Job(DELIVERY, _close_some, str)
+_CLOSING_ONE = Job(DELIVERY, _close_one, str)
 
 
 def _after_fork() -> None:

@@ -139,9 +139,9 @@ class SessionFiles(NotedProblems):
         """
         journal, snapshot = self.journal, self.options.directory.snapshot(self.txn, self.options.compression)
         try:
-            still = all(self._os.is_open(fd) for fd in (journal.fd, self._lock.fd) if fd >= 0)
-            what = f"they were removed from {self.live}" if still else "the program closed their descriptors"
-            why = f"{what} while it runs; they are written anew"
+            still = (journal.fd < 0 or self._os.is_open(journal.fd)) and self._lock.is_open
+            gone = f"{missing} was removed" if (missing := self._lock.missing) else f"they were removed from {self.live}"
+            why = f"{gone if still else 'the program closed their descriptors'} while it runs; they are written anew"
             self._problem("files", FileNotFoundError(why))
             saved = max(last_given(self.live, {}, self._os, journal.ordinal), self._covered if exists(snapshot) else 0)
             self._release_lock()
@@ -155,7 +155,10 @@ class SessionFiles(NotedProblems):
                 journal.renew(journal.last, str(error), there=True)
 
     def _opened_again(self, is_there: bool) -> None:
-        """Go on with the journal of a session that was idle, if its files are there and it is still this process's."""
+        """Go on with the journal of a session that was idle, if its files are there and it is still this process's. Never raises."""
+        self._tried("files", partial(self._go_on, is_there))
+
+    def _go_on(self, is_there: bool) -> None:
         if is_there and self._is_owned():
             files_opened(self)
             make_room()
@@ -167,20 +170,22 @@ class SessionFiles(NotedProblems):
         """Tell whether its files are closed, and have all that was recorded."""
         return self._lock.rests and self.journal.fd < 0 and self.journal.whole
 
-    def rest(self) -> bool:
-        """Close the files of a session that is idle, or has ended and waits to be saved; the next record, or that, opens them again.
+    def rest(self, *, one: bool = False) -> bool:
+        """Close the files of a session that is idle, or waits to be saved, or *one* of them; what needs them opens them again.
 
         False if something was recorded since this was asked last, or that cannot be now.
         """
         before, self._seen = self._seen, self.journal.last
         may_rest = self.owner and before == self._seen and not (self._closed or self.unwritten)
-        return may_rest and bool(if_free(self._writing, partial(self.stream.alone, self._rest)))
+        return may_rest and bool(if_free(self._writing, partial(self.stream.alone, partial(self._rest, one=one))))
 
-    def _rest(self, held: bool) -> bool:
+    def _rest(self, held: bool, *, one: bool) -> bool:
         journal = self.journal
         with self._guard, suppress(OSError):
             if held and journal.last == self._seen and journal.whole and self._lock.is_held:
-                journal.pause()  # first: a keeper that is to be made may need its descriptor
+                was_open = journal.fd >= 0
+                if not journal.pause() or (one and was_open):  # first: a keeper that is to be made may need its descriptor
+                    return journal.fd < 0
                 if self._lock.fd < 0 or self._lock.rest(journal.forced):
                     files_closed(self)
                     return True

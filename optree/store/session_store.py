@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import MutableMapping, Sequence
+from errno import EMFILE, ENFILE
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -29,6 +30,8 @@ from optree.store.settle import join, remove, settle, settle_beside, settle_late
 from optree.store.snapshot import SnapshotWriter
 from optree.store.upkeep import SETTLE_SECONDS, Late, Upkeep
 
+_MISSED = 3
+"""Looks, a second apart, after which it is said that there are no descriptors."""
 _LOOK_SECONDS = 5.0
 """Of a session that is idle and has no files open it is looked as often whether they are there."""
 
@@ -36,11 +39,12 @@ _LOOK_SECONDS = 5.0
 class SessionStore(SessionFiles):
     """Keeps one root session on disk. Nothing here raises once it is open; `problems` says what went wrong."""
 
-    ended = _closed = _billed = _warned = _is_left_to_disk = False  # *ended*: the root session has
+    ended = _closed = _billed = _is_left_to_disk = False  # *ended*: the root session has
     _final = -1  # number of the last record that a snapshot has which was written as the session's last
     late_stores: MutableMapping[str, SessionStore] | None = None  # in a child forked after the end: where it puts itself at a record
     counted = _healed = 0  # records that were lost when it was closed; those that were given up, and that a snapshot has since
     _saved = True  # False while the last snapshot that was tried is not on disk, or the bill of an ended session
+    _missed = 0  # how often one after another a look found records that are in no file
     _looks_at = 0.0  # when an idle session's files are looked for next
     _left = False  # True if the session has ended, and journals remain, as while another process writes to it
 
@@ -296,9 +300,10 @@ class SessionStore(SessionFiles):
         self.stream.alone(self._look_for_files)
         self._beat()
         written = self._retry()
-        if not (written or self._warned or self.unwritable_reason) and self.journal.refusal:
-            self.report(nothing_saved(self.options.directory, self.journal.refusal))
-        self._warned = not written
+        self._missed = 0 if written else self._missed + 1
+        no_descriptor = os.strerror(self.journal.errno) if self._missed == _MISSED and self.journal.errno in (EMFILE, ENFILE) else ""
+        if (why := self.journal.refusal if self._missed == 1 else no_descriptor) and not self.unwritable_reason:
+            self.report(nothing_saved(self.options.directory, why))
         late = (self.ended and (self._left or self.journal.last > self._covered)) or (not written and self.journal.fd >= 0)
         if self.owner and (late or not self._saved or (self.ended and not self.finished)):
             self._upkeep.want(soon=late)

@@ -247,7 +247,7 @@ def was_left(live: Path, system: OS) -> bool:
     except OSError as error:
         pass_on(error)
     lock.release(held or [], system)
-    return held is not None and not lock.is_kept(live)
+    return held is not None and not lock.is_running(live)
 
 
 def has_ended(txn: str, directory: Directory) -> bool:

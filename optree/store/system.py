@@ -111,8 +111,13 @@ class OS:
         """Open a file again, to *append* to it or note something in it; raises `FileNotFoundError` too if it is not as it was left."""
         if self.is_as_left(path, state):
             fd = opened_for_lock(calls.open_kept, path, os.O_WRONLY | (os.O_APPEND if append else 0) | calls.O_NOFOLLOW | calls.O_NONBLOCK)
-            if fd.identity == state[:2]:
-                return fd  # at once: an interrupt hits a call
+            try:
+                if fd.identity == state[:2]:
+                    _ = append and self.lock(fd, new=True)  # False where somebody looks at it just now: LOCK counts
+                    return fd  # at once: an interrupt hits a call
+            except BaseException:
+                self.close(fd)
+                raise
             self.close(fd)
         raise FileNotFoundError(errno.ENOENT, "it was changed, or is another file", str(path))
 
