@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from optree.nodes import Status
+from optree.refused import without_body
 from optree.values import text
 
 
@@ -15,5 +16,6 @@ def outcome(error: BaseException | None) -> tuple[Status, str | None]:
     name = type(error).__name__
     if isinstance(error, (GeneratorExit, KeyboardInterrupt)) or name == "CancelledError":
         return "cancelled", name
-    message = text(error)
+    said = without_body(error)  # which may have the user's words in it
+    message = text(error) if said is None else said
     return "failed", f"{name}: {message}" if message else name

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from optree.capture.refusals import charset_of
 from optree.values import encode, is_list, is_object
 
 WEBSOCKET: Final = "websocket:"
@@ -54,6 +55,14 @@ def error_body_of(error: Any, path: str, query: str, request: Any) -> tuple[str,
     if not _is_stream(path.lower().rstrip("/"), query, request):
         return _JSON, encode(error)
     return _EVENTS, b"".join(_event(one, name="type" in one) for one in error_events(error))
+
+
+def text_body_of(said: str, kind: str, *, is_within: bool) -> tuple[str, bytes]:
+    """Return the same of an answer that is no JSON, by its text and content type; *is_within* a stream, that is an event's data."""
+    data = said.encode(charset_of(kind), "replace")
+    if is_within and data and kind.lower().startswith(_EVENTS):
+        data = b"".join(b"data: " + line + b"\n" for line in data.split(b"\n")) + b"\n"
+    return kind, data
 
 
 def error_events(error: Any) -> list[Any]:

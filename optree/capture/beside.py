@@ -71,7 +71,7 @@ def _record(refusal: Refusal, asked: dict[str, Any] | None, name: str, within: E
     kind = str(asked.get("type")) if asked is not None else None
     told = {EVENT: kind, EVENT_KEY: None if asked is None else key_of_event(asked), ERROR_TYPE: refusal.code, ERROR_BODY: refusal.body}
     details = {name: value for name, value in told.items() if value is not None}
-    line = f"{kind or 'an event'} was refused: {refusal.message}"
+    line = ": ".join(filter(None, (f"{kind or 'an event'} was refused", refusal.message)))
     if within is not None:
         within.log(line, "WRN", details)
         return

@@ -9,13 +9,17 @@ from typing import Any, Final, Protocol
 
 from msgspec import DecodeError
 
-from optree.interrupts import pass_on
-from optree.values import MAX_ITEMS, decode, plain
+from optree.interrupts import pass_on, suppress
+from optree.values import MAX_ITEMS, decode, is_object, plain
 
 MOST_BYTES: Final = 64 << 20
 """Of a document, or of one event of a stream."""
 _MOST_UNPACKED: Final = 100
 """A stream that unpacks to more than `MOST_BYTES` may be so many times as large as what came."""
+MOST_KEPT: Final = (16 << 10) + 1024
+"""Bytes of an answer that is no JSON which are kept: a little more than are recorded, which must not end within a credential."""
+_MOST_RAW: Final = 1000
+"""Lines of JSON between events."""
 _PIECE_BYTES: Final = 1024
 _GAP: Final = b"\0"
 """Stands for the beginning of a line that was not seen; JSON has none."""
@@ -34,22 +38,34 @@ class Body:
         self.is_stream = self._read is not Body._document
         self.flaw: str | None = None
         """What was not read, of which there may be more."""
+        self.is_unread = self.is_end_unread = False
+        """True if a piece that was whole, or one that the end of the bytes cut off, is not JSON."""
+        self.text = b""
+        """The beginning of the document, or of the last piece that is not JSON."""
         self.is_over = False
         """True once the provider has said that there is no more, be the connection open or not."""
         self._stopped = False
         self._encoding = encoding.strip().lower()
         self._unpackers: list[_Unpacker] | None = None
         self._came = self._unpacked = 0
+        self._has_said = False
         self._held: list[bytes] = []
         """Pieces of a line, or of a document, that is not whole yet."""
         self._held_bytes = 0
         self._event: list[bytes] = []
         """Lines of an event's data."""
+        self._raw: list[bytes] = []
+        """Lines of JSON that is no event's."""
         self._ends_in_return = False
         self._skipped = 0
         """Bytes that are not seen."""
         self._is_behind_gap = False
         """True until an event ends whose beginning may be among these."""
+
+    @property
+    def is_empty(self) -> bool:
+        """True if all that came is blank."""
+        return not (self._has_said or self._skipped or self._stopped)
 
     def skip(self, size: int) -> None:
         """Take that so many bytes passed unseen: the events, or lines, that lie in them are left out."""
@@ -62,6 +78,7 @@ class Body:
         self._taken()
         self._hold(_GAP)
         self._event.clear()
+        self._raw.clear()
 
     def feed(self, data: bytes, *, last: bool = False) -> Iterator[Any]:
         """Yield the values that are whole by now; *last*: no more bytes come."""
@@ -74,6 +91,7 @@ class Body:
                 self.stop(f"of an answer with more than {MOST_BYTES >> 20} MiB in one piece the rest is not recorded")
             if self._stopped:
                 return
+            self._has_said = self._has_said or bool(piece and not piece.isspace())
             yield from self._read(self, piece, last=last and not self._encoding)
         if last and self._encoding and not self._stopped:
             yield from self._read(self, b"", last=True)
@@ -81,7 +99,7 @@ class Body:
     def stop(self, flaw: str) -> None:
         """Read no more, because of a flaw."""
         self.flaw, self._stopped = flaw, True
-        self._held, self._event = [], []
+        self._held, self._event, self._raw = [], [], []
 
     def _pieces(self, data: bytes) -> Iterator[bytes]:
         """Unpack bytes, a few at a time: few can unpack to very many."""
@@ -102,28 +120,51 @@ class Body:
         if self._held or not last:
             self._hold(data)
             data = self._taken() if last else b""
-        return self._value(data) if data else []
+        if not last or not data:
+            return []
+        if data.lstrip().startswith((b"data:", b"event:")):  # whatever it is called
+            self._read, self.is_stream = Body._events, True
+            return self._events(data, last=True)
+        self.text = data[:MOST_KEPT]
+        if data.isspace():
+            return []
+        return self._value(data, is_end=True)
 
     def _lines(self, data: bytes, *, last: bool) -> list[Any]:
         lines = self._whole_lines(data, last=last)
-        return [value for line in lines if line.strip() and not line.startswith(_GAP) for value in self._value(line)]
+        told = [(line, last and at == len(lines) - 1) for at, line in enumerate(lines) if line.strip() and not line.startswith(_GAP)]
+        return [value for line, is_end in told for value in self._value(line, is_end=is_end)]
 
     def _events(self, data: bytes, *, last: bool) -> list[Any]:
         """Read server-sent events, of which only the data counts here (https://html.spec.whatwg.org/multipage/server-sent-events.html)."""
         values: list[Any] = []
         event = self._event
-        for line in [*self._whole_lines(data, last=last), *([b""] if last else [])]:
+        for line in self._whole_lines(data, last=last):
             if self._is_behind_gap:
                 self._is_behind_gap = bool(line)
             elif line.startswith(b"data:"):
                 event.append(line[5:].removeprefix(b" "))
-            elif not line and event:
-                said = b"\n".join(event)
-                event.clear()
-                if said == b"[DONE]":
-                    self.is_over = True
-                else:
-                    values += self._value(said)
+            elif not line:
+                values += self._said()
+            elif (line[:1] == b"{" or self._raw) and len(self._raw) < _MOST_RAW:
+                self._raw.append(line)
+        return values + self._said(is_end=True) if last else values
+
+    def _said(self, *, is_end: bool = False) -> list[Any]:
+        """Return the value of the event that is over, and the error that Gemini says between events, as plain JSON."""
+        values: list[Any] = []
+        if self._event:
+            said = b"\n".join(self._event)
+            self._event.clear()
+            if said.strip().startswith(b"[DONE]"):
+                self.is_over = True
+            else:
+                values += self._value(said, is_end=is_end)
+        if self._raw:
+            said = b"\n".join(self._raw)
+            self._raw.clear()
+            with suppress(ValueError, RecursionError):
+                values += [one for one in [loads(said)] if is_object(one) and "error" in one]
         return values
 
     def _whole_lines(self, data: bytes, *, last: bool) -> list[bytes]:
@@ -153,13 +194,16 @@ class Body:
         found, self._held, self._held_bytes = b"".join(self._held), [], 0
         return found
 
-    def _value(self, data: bytes) -> list[Any]:
-        """Return what a piece of JSON says, as the only item; nothing of what is none."""
+    def _value(self, data: bytes, *, is_end: bool) -> list[Any]:
+        """Return what a piece of JSON says, as the only item; nothing of what is none, of which the end may be missing if it *is_end*."""
         try:
             return [loads(data)]
         except (ValueError, RecursionError) as error:
             pass_on(error)
-            self.flaw = f"a part of the answer is not JSON, and is not recorded: {data[:80]!r}"
+            self.flaw = f"a part of the answer is not JSON, and is not recorded: {len(data):,} bytes"
+            self.text = data[:MOST_KEPT]
+            self.is_end_unread = self.is_end_unread or is_end
+            self.is_unread = self.is_unread or not is_end
             return []
 
 

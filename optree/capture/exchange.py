@@ -25,7 +25,7 @@ from optree.builder.handles import account_late, respond_at_end
 from optree.capture.bodies import MOST_BYTES, Body
 from optree.capture.observed import TOLD, ObservedCall, client_call, ended_by
 from optree.capture.program import PROGRAM
-from optree.capture.refusals import Refusal, failure_in, refusal_in, refusal_of
+from optree.capture.refusals import Refusal, failure_in, refusal_as_text, refusal_in, refusal_of
 from optree.capture.replay import STATUS_CODE
 from optree.capture.requests import Asked, read
 from optree.errors import BudgetExceeded
@@ -169,6 +169,11 @@ class _AnswerOverWire(ModelResult):
         else:
             self._answered(answer, provider_of(value, answer))
 
+    def failed(self, value: Any) -> None:
+        """Take an answer that is an error; it may tell what it took."""
+        if (answer := whole(value, decoded=True)) is not None:
+            self._answered(answer, provider_of(value, answer), "failed")
+
     def _record(self, value: Any) -> None:
         respond_at_end(self._op, value)  # which follows
 
@@ -213,7 +218,7 @@ class Exchange:
     """One attempt of a call. Pieces of its body are noted as they pass, and read by the worker, the last by `ended`."""
 
     __slots__ = (
-        *("_asked", "_began", "_body", "_call", "_chunks", "_is_over", "_limit", "_lock", "_noted", "_read_to"),
+        *("_asked", "_began", "_body", "_call", "_chunks", "_is_over", "_kind", "_limit", "_lock", "_noted", "_read_to"),
         *("_refusal", "_result", "_status"),
     )
 
@@ -227,6 +232,8 @@ class Exchange:
         self._limit = MOST_BYTES
         """If more bytes than this were noted, pieces that wait are left out."""
         self._body: Body | None = None
+        self._kind = ""
+        """Its content type."""
         self._result = _AnswerOverWire(call.op) if call.is_own else JoinedAnswer(call.op)
         self._status = 0
         self._refusal: Refusal | None = None
@@ -281,7 +288,8 @@ class Exchange:
             return
         self._status = status
         told = {name: value.decode("latin-1") for key, value in headers if (name := key.lower()) in _HEADERS}
-        self._body = Body(told.get(b"content-type", ""), "" if content is not None else told.get(b"content-encoding", ""))
+        self._kind = told.get(b"content-type", "")
+        self._body = Body(self._kind if status < _REDIRECTED else "", "" if content is not None else told.get(b"content-encoding", ""))
         if self._call.is_own and (found := next((told[name] for name in _REQUEST_IDS if name in told), None)):
             self._call.op.builder.set_op(self._call.op, request_id=found)
         if self._body.is_stream:
@@ -375,6 +383,8 @@ class Exchange:
         """Take a value of the body: an event of a stream, or the whole."""
         if (refusal := refusal_in(value, is_refused=self._status >= _REDIRECTED)) is not None:
             self._refusal = refusal
+            if self._status < _REDIRECTED and self._body is not None and not self._body.is_stream:
+                self._result.failed(value)
         elif self._status >= _REDIRECTED:
             return
         elif self._body is not None and self._body.is_stream:
@@ -408,9 +418,15 @@ class Exchange:
         status, said = ended_by(error)
         refusal = self._refusal
         if refusal is not None and status != "failed":
-            status, said = "failed", refusal.message
-        if body is not None and body.flaw is not None:
-            call.op.log(body.flaw, "WRN")
+            status, said = "failed", refusal.message or "the answer is an error"
+        flaw, is_unread = None if body is None else body.flaw, False
+        if body is not None and status != "failed" and (found := self._as_text(body, error)) is not None:
+            refusal, is_unread = found, self._status < _REDIRECTED
+            if is_unread:
+                flaw = flaw or "the answer is empty"
+                status, said = "failed", f"the answer cannot be read: {flaw}"
+        if flaw is not None and (is_unread or refusal is None or refusal.kind is None):
+            call.op.log(flaw, "WRN")
         if self._status >= _REDIRECTED or (status == "failed" and not call.is_answered):
             why = f"{self._status} {phrase_of(self._status)}" if self._status else ""
             said = ": ".join(filter(None, (why, (refusal.message if refusal is not None else None) if self._status else said)))
@@ -418,18 +434,26 @@ class Exchange:
                 call.is_refused = True
                 call.op.builder.set_op(call.op, **{STATUS_CODE: told})
             refusal = refusal or refusal_of(error)
-            words = f"{refusal.words} {said}" if refusal is not None else said
-            call.fails(class_of_status(told, words) if told else class_of_error(error), refusal)
+            about = None if refusal is None else refusal.told
+            call.fails(class_of_status(told, said, about) if told else class_of_error(error), refusal)
             call.attempt_failed(said, (monotonic() - self._began) * 1e3, is_free=told >= _REDIRECTED or was_not_sent(error))
             client = client_call()
             if client is None or client.call is not call:  # else it may try again
                 call.end("failed", said)
             return
         if status == "failed":
-            failure = class_of_error(error) if refusal is None else class_of_status(self._status, refusal.words)
-            call.fails(failure, refusal or refusal_of(error))
+            failure = class_of_error(error) if refusal is None else class_of_status(self._status, None, refusal.told)
+            call.fails("invalid" if is_unread else failure, refusal or refusal_of(error))
         self._result.ended(status)
         call.end(status, said)
+
+    def _as_text(self, body: Body, error: BaseException | None) -> Refusal | None:
+        """Return a refusal that is no JSON, or an answer that cannot be read, as its text; None of others, and where it is not known."""
+        if self._status >= _REDIRECTED:
+            is_text = error is None and bool(body.text or body.is_empty)
+        else:
+            is_text = body.is_unread or (error is None and (body.is_end_unread or body.is_empty))
+        return refusal_as_text(body.text, self._kind) if is_text else None
 
 
 def _drain() -> None:

@@ -2,57 +2,89 @@
 
 from __future__ import annotations
 
-import re
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
+from optree.capture.bodies import MOST_KEPT
 from optree.interrupts import pass_on
-from optree.tracing.failures import ERROR_BODY, ERROR_TYPE
-from optree.values import cut, encode, is_list, is_object, text
+from optree.redaction import beginning
+from optree.refused import Told, told_in
+from optree.tracing.failures import BODY_TYPE, ERROR_BODY, ERROR_TYPE
+from optree.values import cut, encode, is_list, is_object
 
-_CODE: Final = re.compile(r"(?=.*[A-Za-z])[\w.:/-]{1,100}")
-"""What is taken for a code: a number stands in the body alone, as a text that is no name does."""
-_CODES: Final = ("code", "Code", "status", "type", "__type")
-"""Members that have a code, the most exact first."""
-_MESSAGES: Final = ("message", "Message", "detail")
-_NO_CODE: Final = "error"
-"""What the member *type* of an error's event is."""
 _MOST_BYTES: Final = 16 << 10
 """Of a body; of a longer one the long texts are cut, and what lies deep is left out."""
 _MOST_CHARACTERS: Final = 1000
-_MOST_MESSAGE: Final = 4000
+_MOST_KIND: Final = 200
 _MOST_MEMBERS: Final = 20
-_DEEP: Final = 3
+_DEEP: Final = 5
 
 
 class Refusal(NamedTuple):
     """An error as a provider tells it."""
 
-    message: str
-    code: str | None
+    told: Told
     body: Any
-    """All that it says, as JSON; of a very long one not all."""
+    """All that it says, as JSON, or as a text where it is no object and no list; of a very long one not all."""
+    kind: str | None = None
+    """The content type of such a text."""
 
     @property
-    def words(self) -> str:
-        """What shows its class."""
-        return " ".join(filter(None, (self.code, self.message)))
+    def message(self) -> str:
+        """What it says for people."""
+        return self.told.message
+
+    @property
+    def code(self) -> str | None:
+        """Its code."""
+        return self.told.code
 
     @property
     def attributes(self) -> dict[str, Any]:
         """Return the attributes of an op that failed so, beside those of its class."""
-        return {ERROR_BODY: self.body} | ({} if self.code is None else {ERROR_TYPE: self.code})
+        told = {ERROR_BODY: self.body, ERROR_TYPE: self.code, BODY_TYPE: self.kind}
+        return {name: value for name, value in told.items() if value is not None}
 
 
 def refusal_in(value: Any, *, is_refused: bool) -> Refusal | None:
     """Return the error that an answer, or an event of one, is; None if it is none. All of what *is_refused* by its status is one."""
+    whole = value
     if is_list(value) and len(value) == 1:  # Gemini's stream, as one document
         value = value[0]
     if not is_object(value):
-        return None
-    if error := value.get("error") or (value if value.get("type") == "error" and value.get("message") else None):
-        return _refusal(error, value)
-    return _refusal(value, value) if is_refused and any(value.get(name) for name in _MESSAGES) else None
+        return Refusal(told_in(value), _bounded(whole)) if is_refused and is_list(whole) else None
+    if error := value.get("error") or (value if _is_error(value) else None) or _error_of_choice(value):
+        return _refusal(error, whole)
+    return _refusal(value, whole) if is_refused else None
+
+
+def _is_error(value: dict[str, Any]) -> bool:
+    """Tell whether an object is an error itself: an event of OpenAI's or Anthropic's, or vLLM's form."""
+    return bool(value.get("message")) and "error" in (value.get("type"), value.get("object"))
+
+
+def _error_of_choice(value: dict[str, Any]) -> Any:
+    """Return the error that an answer of OpenRouter's has in one of its choices; None of another."""
+    choices = value.get("choices")
+    return next((one["error"] for one in choices if is_object(one) and is_object(one.get("error"))), None) if is_list(choices) else None
+
+
+def refusal_as_text(data: bytes, kind: str) -> Refusal:
+    """Return the error that an answer is which is neither an object nor a list: its beginning, as a text of the content type *kind*."""
+    is_whole = len(data) < MOST_KEPT
+    said = data.decode(charset_of(kind), "replace" if is_whole else "ignore")
+    return Refusal(Told(), beginning(said, _MOST_BYTES), cut(kind, _MOST_KIND))
+
+
+def charset_of(kind: str) -> str:
+    """Return the encoding of texts that a content type names; UTF-8 if it names none that there is."""
+    named = kind.lower().partition("charset=")[2].partition(";")[0].strip(' "') or "utf-8"
+    try:
+        "".encode(named)
+    except (LookupError, ValueError) as error:
+        pass_on(error)
+        return "utf-8"
+    return named
 
 
 def failure_in(event: Any) -> Refusal | None:
@@ -80,21 +112,29 @@ def refusal_of(error: BaseException | None) -> Refusal | None:
 
 
 def _refusal(error: Any, body: Any) -> Refusal:
-    if not is_object(error):
-        return Refusal(cut(text(error), _MOST_MESSAGE), None, _bounded(body))
-    message = next((error[name] for name in _MESSAGES if error.get(name)), error)
-    codes = (one.rpartition("#")[2].partition(":")[0] for name in _CODES if isinstance(one := error.get(name), str) and one != _NO_CODE)
-    code = next((one for one in codes if _CODE.fullmatch(one)), None)
-    return Refusal(cut(text(message), _MOST_MESSAGE), code, _bounded(body))
+    return Refusal(told_in(error), _bounded(body))
 
 
 def _bounded(body: Any) -> Any:
-    return body if len(encode(body)) <= _MOST_BYTES else _short(body, _DEEP)
+    return body if len(encode(body)) <= _MOST_BYTES else _Short().of(body, _DEEP)
 
 
-def _short(value: Any, deep: int) -> Any:
-    if isinstance(value, str):
-        return cut(value, _MOST_CHARACTERS)
-    if not is_object(value):
-        return None if is_list(value) else value
-    return {name: _short(one, deep - 1) for name, one in islice(value.items(), _MOST_MEMBERS)} if deep else None
+class _Short:
+    """The beginning of a long body."""
+
+    def __init__(self) -> None:
+        self._left = _MOST_BYTES
+        """Characters that texts may still take."""
+
+    def of(self, value: Any, deep: int) -> Any:
+        """Return a part of a value, which may have so many levels."""
+        if self._left <= 0 or (deep <= 0 and (is_object(value) or is_list(value))):
+            return None
+        if isinstance(value, str):
+            found = cut(value, min(_MOST_CHARACTERS, self._left))
+            self._left -= len(found)
+            return found
+        self._left -= 1
+        if is_object(value):
+            return {name: self.of(one, deep - 1) for name, one in islice(value.items(), _MOST_MEMBERS)}
+        return [self.of(one, deep - 1) for one in islice(value, _MOST_MEMBERS)] if is_list(value) else value

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 from msgspec import UNSET
 
 from optree.builder import Op, SessionTreeBuilder
-from optree.capture.answering import REALTIME, body_of, error_body_of
+from optree.capture.answering import REALTIME, body_of, error_body_of, text_body_of
 from optree.capture.recorded import (
     Lost,
     RecordedCall,
@@ -36,7 +36,7 @@ from optree.interrupts import new_rlock
 from optree.nodes import REPLAY_OF, OperationNode, Pool
 from optree.redaction import redact
 from optree.store.recovery import load
-from optree.tracing.failures import ERROR_BODY, ERROR_TYPE
+from optree.tracing.failures import BODY_TYPE, ERROR_BODY, ERROR_TYPE
 from optree.tracing.faults import fault
 from optree.tracing.recorded import CURRENT_REPLAY, Recorded
 from optree.tracing.runtime import RUNTIME
@@ -456,8 +456,12 @@ def _recorded(call: RecordedCall, path: str, query: str) -> StoredReply | None:
         if (refusal := known.get(ERROR_BODY)) is not None:
             status = known.get(STATUS_CODE, int(HTTPStatus.OK))
             is_within = status < HTTPStatus.MULTIPLE_CHOICES  # an answer that had begun
-            kind, body = error_body_of(refusal, path, query, call.request) if is_within else (_JSON, encode(refusal))
-            return StoredReply(status, {"content-type": kind, **_NOT_AGAIN, **_request_id(node)}, body)
+            if isinstance(refusal, str):
+                kind, body = text_body_of(refusal, str(known.get(BODY_TYPE) or ""), is_within=is_within)
+            else:
+                kind, body = error_body_of(refusal, path, query, call.request) if is_within else (_JSON, encode(refusal))
+            headers = {"content-type": kind} if kind else {}
+            return StoredReply(status, {**headers, **_NOT_AGAIN, **_request_id(node)}, body)
         why = known.get(ERROR_TYPE)
         if STATUS_CODE not in known and why in ("network", "timeout"):
             return StoredReply(NO_ANSWER, {}, (node.error or "").encode(), why == "timeout")

@@ -208,7 +208,9 @@ class _Connecting:
             headers.raw_items() if hasattr(headers, "raw_items") else headers.items()
         )  # of the first `items` raises if a name stands twice
         told = [(name.encode(), value.encode()) for name, value in pairs]
-        exchange.responded(status, told, bytes(getattr(response, "body", b"")))
+        body = getattr(response, "body", None)
+        exchange.responded(status, told, None if body is None else bytes(body))
+        exchange.ended(GeneratorExit())  # if its body is not known
 
 
 def _place(connection: Any) -> tuple[str, str] | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any, Final, Literal
 
 from optree.builder.outcome import outcome
 from optree.interrupts import pass_on
+from optree.refused import Told, told_of
 from optree.values import is_object, text
 
 ERROR_TYPE: Final = "error.type"
@@ -15,6 +17,8 @@ ERROR_CLASS: Final = "error.class"
 """The attribute that has the class."""
 ERROR_BODY: Final = "error.body"
 """The attribute that has all that a provider said of a failure. Its message is content, as an answer is."""
+BODY_TYPE: Final = "error.body.type"
+"""The attribute that has the content type of that, where it is the text of an answer and no JSON."""
 FailureClass = Literal["auth", "quota", "rate_limit", "network", "timeout", "model", "invalid"]
 _BY_STATUS: Final[dict[int, FailureClass]] = {
     401: "auth",
@@ -23,16 +27,29 @@ _BY_STATUS: Final[dict[int, FailureClass]] = {
     404: "model",
     407: "auth",
     408: "timeout",
+    424: "model",
     429: "rate_limit",
     504: "timeout",
 }
 _STATUSES: Final = range(100, 600)
 _BAD_REQUEST: Final = 400
 _SERVER_ERROR: Final = 500
-_OF_QUOTA: Final = ("insufficient_quota", "quotaexceeded", "current quota", "credit balance", "billing")
-"""Words of providers, with other statuses, when the credit is used up."""
+_OF_QUOTA: Final = re.compile(
+    r"(?<![\w-])(?:insufficient[_ ](?:quota|credits|balance|funds)|budget_exceeded|budget has been exceeded"
+    r"|exceeded your current quota|credit balance|run out of credits|billing_hard_limit_reached|billing hard limit|billing_error"
+    r"|(?:service)?quotaexceeded(?:exception)?)(?![\w-])"
+)
+"""Phrases of providers when the credit is used up, in small letters."""
+_NAMES: Final = re.compile(r"https?://\S+|'[^'\s]*'|\"[^\"\s]*\"|`[^`\s]*`")
+"""What names something in a message: its words say nothing of a failure."""
+_WITH_QUOTA: Final = frozenset({400, 403, 429})
+"""Statuses that are of a quota if the words say so."""
+_BY_CODE: Final[dict[str, FailureClass]] = {
+    **dict.fromkeys(("insufficient_quota", "budget_exceeded"), "quota"),
+    **dict.fromkeys(("rate_limit_exceeded", "too_many_requests"), "rate_limit"),
+}
+"""By a provider's own code, whatever the status."""
 _BY_WORDS: Final[tuple[tuple[FailureClass, tuple[str, ...]], ...]] = (
-    ("quota", _OF_QUOTA),
     ("rate_limit", ("rate limit", "rate_limit", "too many requests")),
     ("auth", ("unauthorized", "unauthenticated", "forbidden", "permission denied", "access denied", "authentication", "api key")),
     ("timeout", ("timed out", "timeout")),
@@ -61,20 +78,35 @@ def error_attributes(failure: FailureClass | None) -> dict[str, Any]:
     return {} if failure is None else {ERROR_TYPE: failure, ERROR_CLASS: failure}
 
 
-def class_of_status(status: int, message: str | None) -> FailureClass:
-    """Return the class of an answer that is an error: its HTTP status, and the provider's *message*."""
-    by_message = class_of_text(message or "")
-    if by_message == "quota":
-        return "quota"
+def class_of_status(status: int, message: str | None, told: Told | None = None) -> FailureClass:
+    """Return the class of an answer that is an error: its HTTP status, a *message*, and what its provider has *told*, if that is known."""
+    told = told or Told()
+    if (known := _BY_CODE.get((told.code or "").lower())) is not None:
+        return known
     if status < _BAD_REQUEST:  # an error among the events of a stream
-        return by_message or "model"
+        status = told.status or status
+    if _BY_STATUS.get(status) == "rate_limit" and told.is_for_now:
+        return "rate_limit"
+    words = " ".join(filter(None, (told.code, told.message, message)))
+    if (status in _WITH_QUOTA or status < _BAD_REQUEST) and _is_of_quota(words):
+        return "quota"
+    if status < _BAD_REQUEST:
+        return class_of_text(words) or "model"
     return _BY_STATUS.get(status) or ("invalid" if status < _SERVER_ERROR else "model")
 
 
 def class_of_text(message: str) -> FailureClass | None:
     """Return the class of a failure by the words of its message; None if they show none."""
     low = message.lower()
+    if _is_of_quota(low):
+        return "quota"
     return next((kind for kind, words in _BY_WORDS if any(word in low for word in words)), None)
+
+
+def _is_of_quota(message: str) -> bool:
+    """Tell whether a message says that the credit is used up. Of what is in quotes a code counts, as in an exception's text, no name."""
+    low = message.lower()
+    return _OF_QUOTA.search(_NAMES.sub(lambda found: found[0][1:-1] if _BY_CODE.get(found[0][1:-1]) else " ", low)) is not None
 
 
 def class_of_error(error: BaseException | None) -> FailureClass | None:
@@ -82,7 +114,8 @@ def class_of_error(error: BaseException | None) -> FailureClass | None:
     if error is None:
         return None
     if (code := _code_of(error)) >= _BAD_REQUEST:
-        return class_of_status(code, text(error))
+        told = told_of(error)
+        return class_of_status(code, text(error) if told is None else None, told)
     names = [kind.__name__ for kind in type(error).__mro__]
     if any("Timeout" in name for name in names):
         return "timeout"

@@ -18,7 +18,8 @@ pytestmark = pytest.mark.usefixtures("hooked")
 LIMIT = {"error": {"message": "Slow down", "type": "requests", "code": "rate_limit_exceeded", "param": None}}
 KEY = {"error": {"message": "Incorrect API key", "type": "invalid_request_error", "code": "invalid_api_key", "param": None}}
 ASKS = {"type": "response.create", "model": "gpt-5", "input": "Weather?"}
-REFUSALS = [(401, KEY, "invalid_api_key", "auth"), (429, LIMIT, "rate_limit_exceeded", "rate_limit"), (503, {}, None, "model")]
+REFUSALS = [(401, KEY, "invalid_api_key", "auth"), (429, LIMIT, "rate_limit_exceeded", "rate_limit"), (503, {}, None, "model"),
+            (403, "plainly no", None, "auth")]  # fmt: skip
 
 
 def refused(ask):
@@ -43,11 +44,13 @@ def test_a_refused_handshake(model, client, opened, status, body, code, kind):
     assert ("failed", 0.0, "req-1") == (op.status, op.accounting[0].cost_usd, op.attributes["request_id"])
     assert ("gpt-realtime" if opened == "realtime" else None) == op.attributes.get("model")
     assert str(status) in expected[1]
+    if body == "plainly no":  # no object: kept as its text
+        assert (None if client is of_aiohttp else '"plainly no"') == op.attributes.get("error.body")
     model.refuses()
     with replay(recorded.tree):
         found, again = refused(lambda: client(model.url, [], opened=opened))
     assert [expected[0], op.error] == [found[0], only_op(again).error]
-    names = ("error.type", "error.body", "http.response.status_code", "request_id")
+    names = ("error.type", "error.body", "error.body.type", "http.response.status_code", "request_id")
     assert [op.attributes.get(name) for name in names] == [only_op(again).attributes.get(name) for name in names]
 
 

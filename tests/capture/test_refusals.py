@@ -181,7 +181,7 @@ def test_a_long_error(provider):
     provider.says(Reply(long, status=400))
     _, op, _ = refused(lambda: of_openai(provider.url))
     assert ("too_long", "too_long") == (op.attributes["error.type"], op.attributes["error.body"]["error"]["code"])
-    assert len(json.dumps(op.attributes)) < 3000
+    assert len(json.dumps(op.attributes)) < 4000
     assert len(op.error) + sum(len(log.message) for log in op.logs) < 30_000
     provider.says(Reply({"error": {"message": "no", "code": "it is not\nso"}}, status=400))
     _, op, _ = refused(lambda: of_openai(provider.url))
