@@ -57,12 +57,9 @@ def error_body_of(error: Any, path: str, query: str, request: Any) -> tuple[str,
     return _EVENTS, b"".join(_event(one, name="type" in one) for one in error_events(error))
 
 
-def text_body_of(said: str, kind: str, *, is_within: bool) -> tuple[str, bytes]:
-    """Return the same of an answer that is no JSON, by its text and content type; *is_within* a stream, that is an event's data."""
-    data = said.encode(charset_of(kind), "replace")
-    if is_within and data and kind.lower().startswith(_EVENTS):
-        data = b"".join(b"data: " + line + b"\n" for line in data.split(b"\n")) + b"\n"
-    return kind, data
+def text_body_of(said: str, kind: str) -> tuple[str, bytes]:
+    """Return the same of an answer that is no JSON, by its text and content type; of a stream these are an event's lines."""
+    return kind, said.encode(charset_of(kind), "replace")
 
 
 def error_events(error: Any) -> list[Any]:

@@ -20,6 +20,7 @@ MOST_KEPT: Final = (16 << 10) + 1024
 """Bytes of an answer that is no JSON which are kept: a little more than are recorded, which must not end within a credential."""
 _MOST_RAW: Final = 1000
 """Lines of JSON between events."""
+_MOST_NAME: Final = 100
 _PIECE_BYTES: Final = 1024
 _GAP: Final = b"\0"
 """Stands for the beginning of a line that was not seen; JSON has none."""
@@ -41,7 +42,7 @@ class Body:
         self.is_unread = self.is_end_unread = False
         """True if a piece that was whole, or one that the end of the bytes cut off, is not JSON."""
         self.text = b""
-        """The beginning of the document, or of the last piece that is not JSON."""
+        """The beginning of the document, or of the last piece that is not JSON: of an event its lines."""
         self.is_over = False
         """True once the provider has said that there is no more, be the connection open or not."""
         self._stopped = False
@@ -54,6 +55,8 @@ class Body:
         self._held_bytes = 0
         self._event: list[bytes] = []
         """Lines of an event's data."""
+        self._name = b""
+        """The line of its name."""
         self._raw: list[bytes] = []
         """Lines of JSON that is no event's."""
         self._ends_in_return = False
@@ -146,6 +149,8 @@ class Body:
                 event.append(line[5:].removeprefix(b" "))
             elif not line:
                 values += self._said()
+            elif line.startswith(b"event:"):
+                self._name = line[:_MOST_NAME] + b"\n"
             elif (line[:1] == b"{" or self._raw) and len(self._raw) < _MOST_RAW:
                 self._raw.append(line)
         return values + self._said(is_end=True) if last else values
@@ -154,12 +159,15 @@ class Body:
         """Return the value of the event that is over, and the error that Gemini says between events, as plain JSON."""
         values: list[Any] = []
         if self._event:
-            said = b"\n".join(self._event)
+            said, name = b"\n".join(self._event), self._name
             self._event.clear()
             if said.strip().startswith(b"[DONE]"):
                 self.is_over = True
             else:
-                values += self._value(said, is_end=is_end)
+                values += (found := self._value(said, is_end=is_end))
+                if not found:
+                    self.text = (name + b"data: " + said.replace(b"\n", b"\ndata: ") + b"\n\n" * (not is_end))[:MOST_KEPT]
+        self._name = b""
         if self._raw:
             said = b"\n".join(self._raw)
             self._raw.clear()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
+from optree.builder.outcome import Told, told_in
 from optree.capture.bodies import MOST_KEPT
 from optree.interrupts import pass_on
 from optree.redaction import beginning
-from optree.refused import Told, told_in
 from optree.tracing.failures import BODY_TYPE, ERROR_BODY, ERROR_TYPE
 from optree.values import cut, encode, is_list, is_object
 

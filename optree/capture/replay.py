@@ -457,7 +457,7 @@ def _recorded(call: RecordedCall, path: str, query: str) -> StoredReply | None:
             status = known.get(STATUS_CODE, int(HTTPStatus.OK))
             is_within = status < HTTPStatus.MULTIPLE_CHOICES  # an answer that had begun
             if isinstance(refusal, str):
-                kind, body = text_body_of(refusal, str(known.get(BODY_TYPE) or ""), is_within=is_within)
+                kind, body = text_body_of(refusal, str(known.get(BODY_TYPE) or ""))
             else:
                 kind, body = error_body_of(refusal, path, query, call.request) if is_within else (_JSON, encode(refusal))
             headers = {"content-type": kind} if kind else {}

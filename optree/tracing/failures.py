@@ -6,9 +6,8 @@ import re
 import sys
 from typing import Any, Final, Literal
 
-from optree.builder.outcome import outcome
+from optree.builder.outcome import Told, outcome, told_of
 from optree.interrupts import pass_on
-from optree.refused import Told, told_of
 from optree.values import is_object, text
 
 ERROR_TYPE: Final = "error.type"

@@ -30,7 +30,7 @@ def test_events_in_pieces(size):
     assert VALUES == found[:3]
     assert [{"n"}] == [set(one) for one in found[3:]]
     assert body.is_over
-    assert ("a part of the answer is not JSON, and is not recorded: 8 bytes", b"nonsense") == (body.flaw, body.text)
+    assert ("a part of the answer is not JSON, and is not recorded: 8 bytes", b"data: nonsense\n\n") == (body.flaw, body.text)
 
 
 def test_lines():

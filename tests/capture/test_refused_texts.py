@@ -5,7 +5,7 @@ import json
 import pytest
 
 import optree
-from optree.refused import told_in
+from optree.builder.outcome import told_in
 from optree.testing import capture, replay
 from optree.tree import walk_ops
 from optree.values import decode

@@ -93,7 +93,9 @@ def test_an_answer_that_cannot_be_read(provider, ask, streamed, reply):
     assert [op.error.partition(": ")[2]] == [log.message for log in op.logs if log.severity == "WRN"]
 
 
-@pytest.mark.parametrize("name", ["half a document", "a page", "nothing"])
+@pytest.mark.parametrize(
+    "name", ["half a document", "a page", "nothing", "a last event", "an empty event", "an empty stream", "an error that is no JSON"]
+)
 def test_an_unread_answer_is_given_again(provider, name):
     """A replay gives the same bytes, of which the client makes the same."""
     ask, streamed, reply = UNREAD[name]
