@@ -70,17 +70,21 @@ def take(
 def own(path: Path, system: OS = REAL, seconds: float = TRY_SECONDS, *, fresh: bool = False, keeper: str = "") -> int:
     """Take a session's LOCK as `take` does; returns -1 too if it names a living process's keeper, other than this *keeper* of one's own."""
     fd = take(path, system, seconds, fresh=fresh)
+    if fd < 0 or fresh:
+        return fd  # at once: an interrupt hits a call
     try:
-        named = "" if fd < 0 or fresh else keeper_at(fd, system)
-        held = hold([path.parent.parent / named] if named not in ("", keeper) else [], system)
+        named = keeper_at(fd, system)
+        if named in ("", keeper):
+            return fd
+        held = hold([path.parent.parent / named], system)
+        release(held or [], system)
+        if held is not None:
+            return fd
     except BaseException:
         release([fd], system)
         raise
-    release(held or [], system)
-    if held is None:
-        release([fd], system)
-        return -1
-    return fd
+    release([fd], system)
+    return -1
 
 
 def hold(journals: Iterable[Path], system: OS = REAL) -> list[int] | None:
