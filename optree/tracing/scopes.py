@@ -16,7 +16,7 @@ from optree.nodes import OperationNode, OpKind, SessionNode, Status, TurnNode
 from optree.tracing import context
 from optree.tracing.budgets import outside, session_ends
 from optree.tracing.context import ABANDONED, CURRENT, Holder, Scope, ingress
-from optree.tracing.failures import ERROR_TYPE, class_of_raised, error_attributes
+from optree.tracing.failures import ERROR_TYPE, FailureClass, class_of_raised, error_attributes
 from optree.tracing.faults import fault, unless_faulty
 from optree.tracing.handles import Session, interrupted
 from optree.tracing.holding import ContextManager, HeldScope, abandon, abandon_last, abandon_turn, clear_frames, take_held
@@ -290,7 +290,7 @@ class OpScope(_Instrument[Op]):
         """Return the attributes that have the class of a failure, and what a provider said of it, unless the program says so itself."""
         if self._kind not in _CLASSIFIED or ERROR_TYPE in handle.bare.attributes:
             return {}
-        failure = getattr(handle.call, "failure", None) or unless_faulty(partial(class_of_raised, error), None)
+        failure: FailureClass | None = getattr(handle.call, "failure", None) or unless_faulty(partial(class_of_raised, error), None)
         return error_attributes(failure) | getattr(handle.call, "provider_error", {})
 
     def called(self, handle: Op, arguments: Mapping[str, Any]) -> None:
