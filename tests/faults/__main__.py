@@ -22,7 +22,7 @@ from queue import SimpleQueue
 from tests.faults.harness import ERRORS, FOR_EVER, KILL_BEFORE, KILL_WITHIN, REFUSE, Point, Server, preload
 from tests.faults.programs import PROGRAMS
 
-SHARES = {"owner": 25, "forked": 20, "resting": 20, "joined": 20, "spawned": 5, "several": 10, "one_of_several": 10}
+SHARES = {"owner": 20, "forked": 15, "resting": 20, "joined": 20, "spawned": 5, "several": 10, "one_of_several": 10}
 """Percent of the points; a spawned process takes as long to begin as all else."""
 
 
