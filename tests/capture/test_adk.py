@@ -225,7 +225,7 @@ def test_a_hand_off_that_fails(recording, provider, asking):
     provider.says(HANDS_OFF, RAINS)
     assert ["It rains"] == asking.ask(lambda: asking.agent("Triage"))
     op = op_of(recording, "handoff to Billing")
-    known = {"type": "handoff", "from": "Triage", "to": "Billing", "error.type": "invalid"}
+    known = {"type": "handoff", "from": "Triage", "to": "Billing", "error.type": "invalid", "error.class": "invalid"}
     assert ("system", "failed", known) == (op.kind, op.status, op.attributes)
 
 
@@ -236,7 +236,7 @@ def test_a_hand_off_to_nobody(recording, provider, asking):
         asking.ask(lambda: asking.agent("Triage", sub_agents=[asking.agent("Billing", description="bills")]))
     assert ("failed", ["Triage"]) == (recording.tree.session.status, names(recording))
     op = op_of(recording, "handoff to Nobody")
-    known = {"type": "handoff", "from": "Triage", "to": "Nobody", "error.type": "invalid"}
+    known = {"type": "handoff", "from": "Triage", "to": "Nobody", "error.type": "invalid", "error.class": "invalid"}
     assert ("system", "failed", recording.tree.session.error, known) == (op.kind, op.status, op.error, op.attributes)
 
 
