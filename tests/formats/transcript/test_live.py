@@ -7,7 +7,7 @@ import optree
 from optree.builder import handles
 from optree.console import ConsoleWriter, LineOptions
 from optree.errors import SetupError
-from optree.store import Directory, journal, load, open_session, resume_session
+from optree.store import Directory, load, numbering, open_session, resume_session
 from optree.store.options import StoreOptions
 from optree.testing import Ticking, capture
 from optree.tracing import Session
@@ -46,7 +46,7 @@ def program(root):
 def recorded(folder, monkeypatch, *, followed):
     """Run the program on disk with clocks that tick; returns the journal, the ledger, the console's lines and the saved tree."""
     monkeypatch.setattr(handles, "monotonic", Ticking())
-    monkeypatch.setattr(journal, "time", Ticking())
+    monkeypatch.setattr(numbering, "time", Ticking())
     folder.mkdir()
     directory = Directory.of(folder / "base")
     with (folder / "console").open("wb") as lines:
