@@ -204,9 +204,8 @@ class _Connecting:
             return
         response: Any = getattr(error, "response", error)  # aiohttp's exception has a head, and no body
         headers: Any = getattr(response, "headers", None) or {}
-        pairs = (
-            headers.raw_items() if hasattr(headers, "raw_items") else headers.items()
-        )  # of the first `items` raises if a name stands twice
+        items = getattr(headers, "raw_items", None) or headers.items  # of those of websockets `items` raises if a name stands twice
+        pairs: Any = items()
         told = [(name.encode(), value.encode()) for name, value in pairs]
         body = getattr(response, "body", None)
         exchange.responded(status, told, None if body is None else bytes(body))

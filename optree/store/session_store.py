@@ -39,7 +39,7 @@ _LOOK_SECONDS = 5.0
 class SessionStore(SessionFiles):
     """Keeps one root session on disk. Nothing here raises once it is open; `problems` says what went wrong."""
 
-    ended = _closed = _billed = _is_left_to_disk = False  # *ended*: the root session has
+    _billed = _is_left_to_disk = False
     _final = -1  # number of the last record that a snapshot has which was written as the session's last
     late_stores: MutableMapping[str, SessionStore] | None = None  # in a child forked after the end: where it puts itself at a record
     counted = _healed = 0  # records that were lost when it was closed; those that were given up, and that a snapshot has since
