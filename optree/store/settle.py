@@ -65,6 +65,8 @@ class _Unsettled(Struct):
     """How often that was asked for: after each file of late records that was closed."""
     settled: int = 0
     """What *asked* was when that was done last."""
+    own: bool = True
+    """False if all that is to be saved is of other processes, which have gone."""
 
     @property
     def live(self) -> Path:
@@ -96,19 +98,25 @@ def settle_beside(options: StoreOptions) -> None:
         Job(SAVING, lambda: None if next(steps, None) is None else 0.0, str).ask()  # in between others have their turn
 
 
-def settle_later(txn: str, options: StoreOptions) -> None:
-    """Settle a session that this process has closed, as soon as that is possible: it is not saved and billed, or has late records."""
+def settle_later(txn: str, options: StoreOptions, *, own: bool = True) -> None:
+    """Settle a session that this process has closed, as soon as that is possible: it is not saved and billed, or has late records.
+
+    These are this process's *own*, or of others that have gone.
+    """
     live, due = options.directory.live(txn), monotonic() + AGAIN_SECONDS
     with _guard:
         if (left := _left.get(live)) is None:
-            _left[live] = _Unsettled(txn, options, due)
+            _left[live] = _Unsettled(txn, options, due, own=own)
         else:  # no later than it is due: records may come again and again
-            left.asked, left.tries, left.due = left.asked + 1, 0, min(left.due, due)
+            left.asked, left.tries, left.due, left.own = left.asked + 1, 0, min(left.due, due), left.own or own
     _SETTLING.ask(AGAIN_SECONDS)
 
 
 def settle_left(seconds: float) -> bool:
-    """Settle these now; False if that takes longer, or is not possible yet for one of them."""
+    """Settle these now; False if that takes longer, or is not possible yet for one of them.
+
+    Where only other processes have records to be saved, it is enough that one of them goes on: it may have begun its file just now.
+    """
     until = monotonic() + seconds
     if not late_closed(seconds):
         return False
@@ -122,7 +130,7 @@ def settle_left(seconds: float) -> bool:
         if not (waiting := [(left, asked) for left, asked in waiting if left.settled < asked]):
             return True
         sleep(_PAUSE_SECONDS)
-    return False
+    return not any(left.own or was_left(left.live, left.options.system) for left, _asked in waiting)
 
 
 def _settle_left() -> float | None:

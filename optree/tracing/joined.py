@@ -72,7 +72,7 @@ class Leaving:
         """Have sessions settled that are closed, or finished among *stores*, and have records of processes that have gone since."""
         for store in [*(store for store in stores if store.finished), *self._ended]:
             if was_left(store.live, store.options.system):
-                settle_later(store.txn, store.options)
+                settle_later(store.txn, store.options, own=False)
 
     def stores(self, *, closed: bool = True) -> list[SessionStore]:
         """Return them, or without those that are *closed*."""

@@ -20,7 +20,7 @@ from optree.store.directory import journals
 from optree.store.formats import read_meta
 from optree.store.ledger import Ledger
 from optree.store.options import StoreOptions
-from optree.store.settle import LEDGER_BYTES, LEFT_SECONDS, settle, settle_all
+from optree.store.settle import LEDGER_BYTES, LEFT_SECONDS, settle, settle_all, was_left
 from optree.store.system import OS
 from tests.store.faults import Faulty
 from tests.store.test_journal import busy
@@ -218,6 +218,24 @@ def test_what_is_asked_for_while_it_is_settled(settled, tmp_path, monkeypatch):
     try:
         assert (settled, 1 if settled else 3) == (settle_module.settle_left(LONG), len(seen))
         assert ["txn-1"] == [left.txn for left in settle_module._left.values() if left.options is options]
+    finally:
+        settle_module._left.clear()
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_child_that_begins_its_file_as_the_session_is_to_be_settled(left, own):
+    """A flush waits for what this process has recorded; for what others have, only once all of them have gone."""
+    system = OS()
+    fd = system.create(left.live("txn-1") / "j-0001-000001.jsonl")
+    settle_module._left.clear()  # what other tests have left
+    try:
+        assert was_left(left.live("txn-1"), system)  # between the file and its lock
+        assert system.lock(fd, new=True)
+        settle_module.settle_later("txn-1", StoreOptions(left), own=own)
+        assert (not own) is settle_module.settle_left(LONG)
+        os.close(fd)
+        assert settle_module.settle_left(LONG)
+        assert [] == [path for path in left.sessions.iterdir() if path.is_dir()]
     finally:
         settle_module._left.clear()
 

@@ -29,10 +29,10 @@ def fork_at(number, child_first):
     child, calls, (gate, open_gate) = 0, 0, os.pipe()
 
     def handler(*_):
-        global child, acknowledged
+        global child, acknowledged, wrong
         child = os.fork()
         if not child:
-            acknowledged = []
+            acknowledged, wrong = [], []
             os.close(open_gate)
             if not child_first:
                 os.read(gate, 1)
