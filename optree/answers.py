@@ -48,9 +48,8 @@ class Piece(NamedTuple):
 
 def whole(value: object, *, decoded: bool = False) -> dict[str, Any] | None:
     """Return a provider's answer as plain values; None if *value* is not an answer. Never raises. *decoded*: it is decoded JSON."""
-    value = _body(value)
-    answer = _bare(value if decoded else plain(value, MAX_ITEMS)) if _may_be(value) else None
-    return answer if is_object(answer) and _is_whole(answer) else None
+    value = value if decoded else plain(value, MAX_ITEMS) if _may_be(value := _body(value)) else None
+    return answer if is_object(value) and _is_whole(answer := _bare(value)) else None
 
 
 def told_in(value: object) -> list[tuple[dict[str, Any], str | None]]:
@@ -88,9 +87,10 @@ def _body(value: Any) -> Any:
 def model_of(answer: dict[str, Any]) -> str | None:
     """Return the model that an answer says it is from."""
     held = answer.get("response_metadata")
-    for block in (answer, held if is_object(held) else {}):
-        if (model := next((block[name] for name in _MODELS if isinstance(block.get(name), str)), None)) is not None:
-            return str(model)
+    for block in (answer, held) if is_object(held) else (answer,):
+        for name in _MODELS:
+            if isinstance(model := block.get(name), str):
+                return model
     return None
 
 

@@ -55,6 +55,6 @@ def install() -> None:
     ):
         speed.quicken(entries, "read_entries")
         speed.quicken(values, "_is_plain")
-        speed.quicken(Stream, "leave")
+        speed.quicken(Stream, "leave", "together")
         speed.quicken(handles.Op, "log", "think", "chunk", "account", "end")
         speed.quicken(SessionTreeBuilder, "begin_op")

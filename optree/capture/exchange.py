@@ -9,51 +9,46 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from contextlib import nullcontext
+from functools import lru_cache, partial
 from http import HTTPStatus
+from threading import RLock
 from time import monotonic
 from typing import Any, Final, Self
 
 from msgspec.structs import replace
 
-from optree import usage
-from optree.answers import Piece, model_of, provider_of, whole
 from optree.background import Job, Worker
 from optree.builder import Op
 from optree.builder.core import Encoded
-from optree.builder.handles import account_late, respond_at_end
-from optree.capture.bodies import MOST_BYTES, Body
-from optree.capture.observed import TOLD, ObservedCall, client_call, ended_by
+from optree.capture.bodies import MOST_BYTES, Body, loads
+from optree.capture.observed import TOLD, AnswerOverWire, JoinedAnswer, ObservedCall, client_call, ended_by
 from optree.capture.program import PROGRAM
 from optree.capture.refusals import Refusal, failure_in, refusal_as_text, refusal_in, refusal_of
 from optree.capture.replay import STATUS_CODE
 from optree.capture.requests import Asked, read
 from optree.errors import BudgetExceeded
 from optree.interrupts import new_rlock, pass_on, suppress
-from optree.nodes import USAGE_AT_START, Severity, Status, is_placeholder
+from optree.nodes import Severity
 from optree.tracing import context
 from optree.tracing.budgets import CarriedRefusal
 from optree.tracing.context import Scope
 from optree.tracing.controls import before_flush
 from optree.tracing.failures import class_of_error, class_of_status, status_of, was_not_sent
 from optree.tracing.faults import fault, guarded
-from optree.tracing.results import ModelResult, is_known, name_model
+from optree.tracing.results import name_model
 from optree.tracing.runtime import RUNTIME
-from optree.tracing.scopes import OpScope, is_parents
-from optree.usage import SERVER_TOOLS, server_tools
+from optree.tracing.scopes import OpScope
 from optree.values import is_list, is_object, raw
 
 _REDIRECTED: Final = int(HTTPStatus.MULTIPLE_CHOICES)
 """The least status of those that bring no answer."""
 FIRST_CHUNK: Final = "time_to_first_chunk"
 """The attribute of an op that says after how many seconds the first piece of its answer came."""
+_JSON: Final = "application/json"
 _DRAIN_SECONDS: Final = 0.004
 _REQUEST_IDS: Final = (b"x-request-id", b"request-id", b"x-amzn-requestid", b"apim-request-id")
 _HEADERS: Final = frozenset({b"content-type", b"content-encoding", *_REQUEST_IDS})
-_FIGURES: Final = (
-    "usage", "usageMetadata", "usage_metadata", "timings", "meta", "prompt_eval_count", "eval_count", "service_tier"
-)  # fmt: skip
-"""Members of an answer that have figures of what it took, or say what these cost."""
 _WORKER: Final = Worker("capture")
 _LAST: Final = frozenset({"response.completed", "response.failed", "response.incomplete", "message_stop", "message-end"})
 """Types of a stream's last event."""
@@ -132,20 +127,32 @@ def _call(asked: Asked) -> ObservedCall | None:
     elif not RUNTIME.config.enabled:
         return None
     else:
-        scope = OpScope("llm", *_named(asked.provider, asked.model, asked.host))
-        begun: Scope | None = None
-        try:
-            begun = scope.begin(where) if where is not None else PROGRAM.begin(scope, asked)
-            own: Any = begun.op
-            call = ObservedCall(own, scope.finish)
-            own.builder.set_request(own, asked.parameters, asked.messages)
-        except BaseException:  # an interrupt
-            scope.undo(begun, where or PROGRAM.here())
-            PROGRAM.end_unused()
-            raise
+        call = _begun(asked, where)
     if client is not None:
         client.call = call
     return call
+
+
+def _begun(asked: Asked, where: Scope | None) -> ObservedCall:
+    """Return a call whose op is begun."""
+    scope = OpScope("llm", *_named(asked.provider, asked.model, asked.host))
+    begun: Scope | None = None
+
+    def begin_op() -> ObservedCall:
+        nonlocal begun
+        begun = scope.begin(where) if where is not None else PROGRAM.begin(scope, asked)
+        own: Any = begun.op
+        own.builder.set_request(own, asked.parameters, asked.messages)
+        return ObservedCall(own, scope.finish)
+
+    try:
+        if where is None or where.budget is not None:  # which may wait
+            return begin_op()
+        return where.session.builder.core.stream.together(begin_op)
+    except BaseException:  # an interrupt
+        scope.undo(begun, where or PROGRAM.here())
+        PROGRAM.end_unused()
+        raise
 
 
 @lru_cache(256)
@@ -156,85 +163,30 @@ def _named(provider: str, model: str | None, host: str) -> tuple[str, Mapping[st
     return ":".join(filter(None, (provider, model))), known, Encoded(raw(known))
 
 
-class _AnswerOverWire(ModelResult):
-    """An answer as it comes over the wire."""
-
-    __slots__ = ()
-    decoded = True
-
-    def returned(self, value: Any) -> None:
-        answer = whole(value, decoded=True) if self._assembly is None else None
-        if answer is None:
-            super().returned(value)
-        else:
-            self._answered(answer, provider_of(value, answer))
-
-    def failed(self, value: Any) -> None:
-        """Take an answer that is an error; it may tell what it took."""
-        if (answer := whole(value, decoded=True)) is not None:
-            self._answered(answer, provider_of(value, answer), "failed")
-
-    def _record(self, value: Any) -> None:
-        respond_at_end(self._op, value)  # which follows
-
-    def _answered(self, answer: dict[str, Any], provider: str | None, status: Status = "ok") -> None:
-        if self._op.bare.ended_at is None:
-            super()._answered(answer, provider, status)
-            return
-        figures = usage.read(answer)  # the program reads a stream behind its op's end
-        if is_known(figures):
-            account_late(self._op, figures, failed=status != "ok")
-        elif status == "ok" and all(is_placeholder(entry.id) for entry in self._op.bare.accounting):
-            self._account(answer, provider, status)
-        if self._op.spending is not None:
-            self._op.spending.commit(self._op)
-        if status == "ok" and (self._op.bare.response is None or self._op.bare.response.partial):
-            self._op.response(answer)
-
-
-class JoinedAnswer(_AnswerOverWire):
-    """An answer to an op of the program's, which may record it itself. What the program does not say is recorded at the op's end."""
-
-    __slots__ = ()
-
-    def _record(self, value: Any) -> None:
-        self._op.response(value)
-
-    def _came(self, piece: Piece) -> None:
-        """Show nothing before the end: the program may stream it."""
-
-    def _account(self, answer: dict[str, Any], provider: str | None, status: Status = "ok") -> None:
-        if self._op.bare.ended_at is not None or is_parents(self._op.builder.core, self._op.bare):  # then no end of it here takes this
-            super()._account(answer, provider, status)
-            return
-        name_model(self._op, model_of(answer), provider)
-        told: dict[str, Any] = {name: answer[name] for name in _FIGURES if name in answer}
-        if tools := server_tools(answer):
-            told[SERVER_TOOLS] = tools
-        self._op.builder.set_op(self._op, **{USAGE_AT_START: told})
-
-
 class Exchange:
     """One attempt of a call. Pieces of its body are noted as they pass, and read by the worker, the last by `ended`."""
 
     __slots__ = (
         *("_asked", "_began", "_body", "_call", "_chunks", "_is_over", "_kind", "_limit", "_lock", "_noted", "_read_to"),
-        *("_refusal", "_result", "_status"),
+        *("_refusal", "_result", "_status", "_whole"),
     )
 
     def __init__(self, call: ObservedCall) -> None:
         self._call = call
         self._began = monotonic()
-        self._lock = new_rlock()
+        self._lock: RLock | None = None
+        """Held while it is read; None where no pieces come, which the worker might read as well."""
         self._chunks: deque[tuple[int, bytes]] = deque()
         """Pieces of the body that wait, each with the number of bytes ahead of it."""
         self._noted = self._read_to = 0
         self._limit = MOST_BYTES
         """If more bytes than this were noted, pieces that wait are left out."""
         self._body: Body | None = None
+        self._whole: dict[str, Any] | None = None
+        """The answer, if that came as one document and is read already."""
         self._kind = ""
         """Its content type."""
-        self._result = _AnswerOverWire(call.op) if call.is_own else JoinedAnswer(call.op)
+        self._result = AnswerOverWire(call.op) if call.is_own else JoinedAnswer(call.op)
         self._status = 0
         self._refusal: Refusal | None = None
         self._is_over = self._asked = False
@@ -289,25 +241,40 @@ class Exchange:
         self._status = status
         told = {name: value.decode("latin-1") for key, value in headers if (name := key.lower()) in _HEADERS}
         self._kind = told.get(b"content-type", "")
-        self._body = Body(self._kind if status < _REDIRECTED else "", "" if content is not None else told.get(b"content-encoding", ""))
+        if content is None or (answer := self._document(content)) is None:
+            self._body = Body(self._kind if status < _REDIRECTED else "", "" if content is not None else told.get(b"content-encoding", ""))
+        else:
+            self._whole = answer
         if self._call.is_own and (found := next((told[name] for name in _REQUEST_IDS if name in told), None)):
             self._call.op.builder.set_op(self._call.op, request_id=found)
-        if self._body.is_stream:
-            self._limit = _MOST_WAITING
         if status < _REDIRECTED:
             self._call.is_answered = True
             if self._call.is_refused:
                 self._call.op.builder.set_op(self._call.op, **{STATUS_CODE: status})
         else:
             self._call.is_under_way = False  # some clients try again before they have read or closed it
-        if content is not None:
+        if self._body is not None and self._body.is_stream:
+            self._limit = _MOST_WAITING
+        if content is None:
+            self._lock = new_rlock()
+            return
+        if self._body is not None:
             self._chunks.append((0, content))
-            self._end(None)
+        self._end(None)
+
+    def _document(self, content: bytes) -> dict[str, Any] | None:
+        """Return an answer that is one JSON object; None for all else, which is to be read as a `Body`."""
+        if self._status >= _REDIRECTED or not self._kind.startswith(_JSON) or len(content) > MOST_BYTES:
+            return None
+        try:
+            value = loads(content)
+        except (ValueError, RecursionError) as error:
+            pass_on(error)
+            return None
+        return value if is_object(value) else None
 
     def note(self, piece: bytes) -> None:
         """Take a piece of the body as it came."""
-        if self._call.is_inherited:
-            return
         at = self._noted
         self._chunks.append((at, piece))
         self._noted = at + len(piece)
@@ -337,9 +304,11 @@ class Exchange:
 
     def drain(self) -> None:
         """Read what was noted."""
-        with self._lock:
+        with self._lock or nullcontext():
             self._asked = False
-            if not self._is_over and not self._call.is_inherited:
+            if self._call.is_inherited:
+                self._chunks.clear()
+            elif not self._is_over:
                 self._read()
                 if self._body is not None and self._body.is_over:
                     self._end(None)  # some programs neither read to the end nor close
@@ -347,6 +316,9 @@ class Exchange:
     def _read(self, *, last: bool = False) -> None:
         body = self._body
         if body is None:
+            whole, self._whole = self._whole, None
+            if whole is not None:
+                self._take(whole)
             return
         is_more = True
         while is_more:
@@ -354,10 +326,7 @@ class Exchange:
                 data = self._next(body)
                 is_more = bool(self._chunks)
                 for value in body.feed(data, last=last and not is_more):
-                    try:
-                        self._take(value)
-                    except RecursionError:
-                        body.flaw = "the answer is nested too deep to be recorded"
+                    self._take(value)
             except BaseException:
                 body.stop("an exception broke off the reading of the answer: the rest of it is not recorded")
                 raise
@@ -381,17 +350,25 @@ class Exchange:
 
     def _take(self, value: Any) -> None:
         """Take a value of the body: an event of a stream, or the whole."""
+        try:
+            self._taken(value, self._body)
+        except RecursionError:
+            self._body = self._body or Body(self._kind, "")
+            self._body.flaw = "the answer is nested too deep to be recorded"
+
+    def _taken(self, value: Any, body: Body | None) -> None:
+        is_stream = body is not None and body.is_stream
         if (refusal := refusal_in(value, is_refused=self._status >= _REDIRECTED)) is not None:
             self._refusal = refusal
-            if self._status < _REDIRECTED and self._body is not None and not self._body.is_stream:
+            if self._status < _REDIRECTED and not is_stream:
                 self._result.failed(value)
         elif self._status >= _REDIRECTED:
             return
-        elif self._body is not None and self._body.is_stream:
+        elif body is not None and is_stream:
             self._result.take(value)
             self._refusal = failure_in(value) or self._refusal
             if is_object(value) and value.get("type") in _LAST:
-                self._body.is_over = True
+                body.is_over = True
         elif is_object(value):
             self._result.returned(value)
         elif is_list(value):  # Gemini's stream, as one document
@@ -399,19 +376,23 @@ class Exchange:
                 self._result.take(one)
 
     def _end(self, error: BaseException | None) -> None:
-        with self._lock:
+        with self._lock or nullcontext():
             if self._is_over or self._call.is_inherited:
                 return
             self._is_over = True
+            op = self._call.op
             try:
-                self._read(last=True)
-                self._finish(error)
+                finish = partial(self._finish, error)
+                finish() if op.spending is not None else op.builder.core.stream.together(finish)
+                self._call.ended()
             except BaseException as raised:  # an interrupt, or a fault: what is begun is done whole
                 self._call.is_under_way = False
                 self._call.end(*ended_by(raised))
                 raise
 
     def _finish(self, error: BaseException | None) -> None:
+        """Read what was noted last, and end what that ends."""
+        self._read(last=True)
         call, body = self._call, self._body
         if isinstance(error, GeneratorExit) and body is not None and body.is_over:
             error = None
@@ -439,13 +420,13 @@ class Exchange:
             call.attempt_failed(said, (monotonic() - self._began) * 1e3, is_free=told >= _REDIRECTED or was_not_sent(error))
             client = client_call()
             if client is None or client.call is not call:  # else it may try again
-                call.end("failed", said)
+                call.end_op("failed", said)
             return
         if status == "failed":
             failure = class_of_error(error) if refusal is None else class_of_status(self._status, None, refusal.told)
             call.fails("invalid" if is_unread else failure, refusal or refusal_of(error))
         self._result.ended(status)
-        call.end(status, said)
+        call.end_op(status, said)
 
     def _as_text(self, body: Body, error: BaseException | None) -> Refusal | None:
         """Return a refusal that is no JSON, or an answer that cannot be read, as its text; None of others, and where it is not known."""

@@ -12,8 +12,7 @@ from typing import Any, Final
 from weakref import ref
 
 from optree.builder import Op
-from optree.capture.exchange import JoinedAnswer
-from optree.capture.observed import TOLD, ToldCall, ended_by
+from optree.capture.observed import TOLD, JoinedAnswer, ToldCall, ended_by
 from optree.capture.program import PROGRAM
 from optree.capture.requests import Asked
 from optree.clock import now_ms

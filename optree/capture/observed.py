@@ -1,25 +1,35 @@
-"""A call of a model, as it is under way: the op that it is, and the attempts that a client makes at it."""
+"""A call of a model, as it is under way: the op that it is, the attempts that a client makes at it, and what its answer becomes in it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
-from typing import Any
+from typing import Any, Final
 from weakref import ref
 
+from optree import usage
+from optree.answers import Piece, model_of, provider_of, whole
 from optree.builder import Op
-from optree.builder.handles import tried_again
+from optree.builder.handles import account_late, respond_at_end, tried_again
 from optree.builder.outcome import outcome
 from optree.capture.program import PROGRAM
 from optree.capture.refusals import Refusal
 from optree.interrupts import suppress
-from optree.nodes import AccountingEntry, Status
+from optree.nodes import USAGE_AT_START, AccountingEntry, Status, is_placeholder
 from optree.redaction import redact
 from optree.tracing.budgets import CarriedRefusal
 from optree.tracing.failures import ERROR_BODY, FailureClass, error_attributes
 from optree.tracing.faults import guarded
+from optree.tracing.results import ModelResult, is_known, name_model
 from optree.tracing.runtime import RUNTIME
+from optree.tracing.scopes import is_parents
+from optree.usage import SERVER_TOOLS, server_tools
+
+_FIGURES: Final = (
+    "usage", "usageMetadata", "usage_metadata", "timings", "meta", "prompt_eval_count", "eval_count", "service_tier"
+)  # fmt: skip
+"""Members of an answer that have figures of what it took, or say what these cost."""
 
 
 class ObservedCall:
@@ -87,22 +97,91 @@ class ObservedCall:
         self._failed = next(iter(self.op.bare.accounting[-1:]), None)
 
     def end(self, status: Status, error: str | None) -> None:
-        """End the op, if it is ours; in a forked child it is the parent's to end."""
+        """End the op, if it is ours, and with the last one the turn of a program that begins none."""
+        try:
+            self.end_op(status, error)
+        finally:
+            self.ended()
+
+    def end_op(self, status: Status, error: str | None) -> None:
+        """End the op, if it is ours; in a forked child it is the parent's to end. Then `ended` is to be called."""
         if self._finish is None or self.is_inherited:
             return
         if status == "failed" and (why := self._why):
             self.op.builder.set_op(self.op, **why)
         try:
             self._finish(self.op, status, error)
-            PROGRAM.answered(self.op)
         except BaseException:  # an interrupt: what is begun is done whole
             self._finish(self.op, status, error)
-            PROGRAM.answered(self.op)
             raise
+
+    def ended(self) -> None:
+        """Take that the op may have ended."""
+        if self._finish is not None and self.op.bare.ended_at is not None and not self.is_inherited:
+            PROGRAM.answered(self.op)
 
     def __del__(self) -> None:
         if self.is_own and self.op.bare.ended_at is None:
             _end(self, GeneratorExit())
+
+
+class AnswerOverWire(ModelResult):
+    """An answer as it comes over the wire."""
+
+    __slots__ = ()
+    decoded = True
+
+    def returned(self, value: Any) -> None:
+        """Take an answer that is whole."""
+        answer = whole(value, decoded=True) if self._assembly is None else None
+        if answer is None:
+            super().returned(value)
+        else:
+            self._answered(answer, provider_of(value, answer))
+
+    def failed(self, value: Any) -> None:
+        """Take an answer that is an error; it may tell what it took."""
+        if (answer := whole(value, decoded=True)) is not None:
+            self._answered(answer, provider_of(value, answer), "failed")
+
+    def _record(self, value: Any) -> None:
+        respond_at_end(self._op, value)  # which follows
+
+    def _answered(self, answer: dict[str, Any], provider: str | None, status: Status = "ok") -> None:
+        if self._op.bare.ended_at is None:
+            super()._answered(answer, provider, status)
+            return
+        figures = usage.read(answer)  # the program reads a stream behind its op's end
+        if is_known(figures):
+            account_late(self._op, figures, failed=status != "ok")
+        elif status == "ok" and all(is_placeholder(entry.id) for entry in self._op.bare.accounting):
+            self._account(answer, provider, status)
+        if self._op.spending is not None:
+            self._op.spending.commit(self._op)
+        if status == "ok" and (self._op.bare.response is None or self._op.bare.response.partial):
+            self._op.response(answer)
+
+
+class JoinedAnswer(AnswerOverWire):
+    """An answer to an op of the program's, which may record it itself. What the program does not say is recorded at the op's end."""
+
+    __slots__ = ()
+
+    def _record(self, value: Any) -> None:
+        self._op.response(value)
+
+    def _came(self, piece: Piece) -> None:
+        """Show nothing before the end: the program may stream it."""
+
+    def _account(self, answer: dict[str, Any], provider: str | None, status: Status = "ok") -> None:
+        if self._op.bare.ended_at is not None or is_parents(self._op.builder.core, self._op.bare):  # then no end of it here takes this
+            super()._account(answer, provider, status)
+            return
+        name_model(self._op, model_of(answer), provider)
+        told: dict[str, Any] = {name: answer[name] for name in _FIGURES if name in answer}
+        if tools := server_tools(answer):
+            told[SERVER_TOOLS] = tools
+        self._op.builder.set_op(self._op, **{USAGE_AT_START: told})
 
 
 class ClientCall:

@@ -383,6 +383,13 @@ deliver_and_leave(PyObject *stream, PyObject *held, PyObject *const *records, Py
     return result;
 }
 
+/* Tell whether a step is within another one of this thread's that delivers what it puts. */
+static int
+is_within(PyObject *stream, PyObject *held)
+{
+    return held != Py_None && GET(stream, stream, _delivering) == Py_True;
+}
+
 /* Put the last records of a step, deliver them, and end the step. */
 static int
 put_and_leave(PyObject *stream, PyObject *held, PyObject *const *records, Py_ssize_t count)
@@ -395,7 +402,7 @@ put_and_leave(PyObject *stream, PyObject *held, PyObject *const *records, Py_ssi
     for (Py_ssize_t place = 0; put_there == 0 && place < count; place++) {
         put_there = done(call_with(GET(stream, stream, _queue), text_append, records[place]));
     }
-    return leave(stream, held) < 0 || put_there < 0 ? -1 : 0;
+    return (is_within(stream, held) ? release(held, put_there) : leave(stream, held)) < 0 || put_there < 0 ? -1 : 0;
 }
 
 /* As `Stream.leave` after a step that put a few records. */
@@ -403,8 +410,13 @@ static PyObject *
 leave_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
     if (PyVectorcall_NARGS(nargsf) != 2 || kwnames != NULL || !is_a(args[0], stream_type) || args[1] == Py_None
-        || GET(args[0], stream, _through) != Py_True || GET(args[0], stream, _delivering) != Py_False
-        || !is_tuple(GET(args[0], stream, _takers))) {
+        || GET(args[0], stream, _through) != Py_True) {
+        PLAINLY;
+    }
+    if (is_within(args[0], args[1])) {
+        return release(args[1], 0) < 0 ? NULL : Py_NewRef(Py_None);
+    }
+    if (GET(args[0], stream, _delivering) != Py_False || !is_tuple(GET(args[0], stream, _takers))) {
         PLAINLY;
     }
     PyObject *stream = args[0], *held = args[1], *queue = Py_NewRef(GET(stream, stream, _queue)), *records[MOST_AT_ONCE];
@@ -433,4 +445,30 @@ leave_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnam
         return NULL;
     }
     Py_RETURN_NONE;
+}
+
+/* As `Stream.together`: what the steps within it put is delivered at its end. */
+static PyObject *
+together_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    if (PyVectorcall_NARGS(nargsf) != 2 || kwnames != NULL || !is_a(args[0], stream_type) || GET(args[0], stream, _through) != Py_True) {
+        PLAINLY;
+    }
+    PyObject *stream = Py_NewRef(args[0]), *held = enter(stream), *result = NULL;
+    if (held != NULL && (held == Py_None || GET(stream, stream, _delivering) != Py_False)) { /* each step is by itself, or within another */
+        result = PyObject_CallNoArgs(args[1]);
+        if (held != Py_None && release(held, 0) < 0) {
+            Py_CLEAR(result);
+        }
+    } else if (held != NULL) {
+        SET(stream, stream, _delivering, Py_NewRef(Py_True));
+        result = PyObject_CallNoArgs(args[1]);
+        SET(stream, stream, _delivering, Py_NewRef(Py_False));
+        if (leave(stream, held) < 0) {
+            Py_CLEAR(result);
+        }
+    }
+    Py_XDECREF(held);
+    Py_DECREF(stream);
+    return result;
 }

@@ -255,6 +255,8 @@ def is_known(figures: usage.Usage) -> bool:
 def name_model(op: Op, model: object, provider: object) -> object:
     """Note on an op which model is asked, unless it says so itself; returns which it is."""
     known = op.bare.attributes
+    if "model" in known and "provider" in known:
+        return known["model"]
     new = {name: word for name, word in (("model", model), ("provider", provider)) if isinstance(word, str) and word and name not in known}
     if new:
         op.builder.set_op(op, **new)

@@ -4,6 +4,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from contextlib import nullcontext
 
 import pytest
 
@@ -13,6 +14,7 @@ from optree.background import Wake
 from optree.builder import Stream, addressed, core, entries, figures, handles, session_tree, stream
 from optree.builder.stream import BACKLOG_OPS, PERIOD_SECONDS, WAIT_SECONDS, Step, Wants
 from optree.nodes import LogEntry
+from optree.speed import compiled, plainly
 from optree.tree import Fold
 from optree.tree.path import last_index
 from tests.otel.backends.waiting import wait_for
@@ -335,6 +337,111 @@ def test_fork_leaves_the_parents_records(opened):
     op.log("child")
     builder.core.stream.flush()
     assert [(3, ["child"])] == [(record.logs_at, [entry.message for entry in record.logs]) for record in taker.of(r.Entries)]
+
+
+class Batches:
+    """Keeps what came at once."""
+
+    def __init__(self):
+        self.batches = []
+
+    def take(self, batch):
+        """Keep the kinds of the records."""
+        self.batches.append([type(record) for record in batch])
+
+
+def two_ops(builder):
+    """Return a function that begins two ops and ends one, which it returns."""
+
+    def work():
+        op = builder.begin_op("llm", "m")
+        builder.begin_op("tool", "x")
+        op.end()
+        return op
+
+    return work
+
+
+def test_steps_that_are_delivered_together(opened):
+    """Their records come at once where that is compiled, in their order; its result, or what it raises, is the caller's."""
+    taker = Batches()
+    builder = opened(taker)
+    builder.begin_turn()
+    del taker.batches[:]
+    work = two_ops(builder)
+    together = [r.OpBegin, r.OpBegin, r.Accounted, r.OpEnd]
+    assert "ok" == builder.core.stream.together(work).bare.status
+    assert ([together] if compiled() else [[r.OpBegin], [r.OpBegin], [r.Accounted, r.OpEnd]]) == taker.batches
+    del taker.batches[:]
+
+    def raising():
+        work()
+        raise KeyError("x")
+
+    with pytest.raises(KeyError):
+        builder.core.stream.together(raising)
+    assert together == [kind for batch in taker.batches for kind in batch]
+    with plainly():
+        work()
+    assert [r.Accounted, r.OpEnd] == taker.batches[-1]
+
+
+@pytest.mark.parametrize("write", ["structure", "all", "deferred"])
+def test_steps_together_within_others(opened, write):
+    """In a step, in another one's, and after a delivery that was broken off, all is delivered, once."""
+    taker = Counting()
+    builder = opened(taker, write=write)
+    found = builder.core.stream
+    held = found.enter()
+    found.together(lambda: found.together(two_ops(builder)))
+    found.leave(held)
+    found.unsubscribe(taker)
+    found.subscribe(faulty := Faulty(KeyboardInterrupt(), 0 if write == "deferred" else 1))
+    found.subscribe(taker)
+    with pytest.raises(KeyboardInterrupt) if faulty.times else nullcontext():
+        found.together(two_ops(builder))
+    found.flush()
+    found.together(two_ops(builder))
+    found.flush()
+    numbers = Counter(record.path for record in taker.of(r.OpBegin))
+    assert {1} == set(numbers.values())
+    assert {op.path for op in builder.node.turns[0].ops} == set(numbers)
+
+
+def test_another_thread_waits_for_steps_together(opened):
+    """What another thread records meanwhile comes behind them."""
+    taker = Counting()
+    builder = opened(taker)
+    turn = builder.begin_turn()
+    others = []
+
+    def work():
+        builder.begin_op("llm", "first", turn=turn)
+        others.append(threading.Thread(target=builder.begin_op, args=("tool", "other"), kwargs={"turn": turn}))
+        others[0].start()
+        others[0].join(WAIT_SECONDS / 10)
+        builder.begin_op("llm", "second", turn=turn)
+
+    builder.core.stream.together(work)
+    others[0].join(LONG)
+    expected = ["first", "second", "other"] if compiled() else ["first", "other", "second"]
+    assert expected == [record.name for record in taker.of(r.OpBegin)]
+
+
+def test_a_fork_within_steps_together(opened):
+    """In the child what the parent had put is the parent's, and what the child puts is delivered there."""
+    builder = opened(Counting())
+    builder.begin_turn()
+    taker = Counting()
+
+    def work():
+        builder.begin_op("llm", "parent's")
+        builder.core.stream.after_fork([taker])
+        builder.begin_op("llm", "child's")
+
+    builder.core.stream.together(work)
+    builder.begin_op("llm", "later")
+    assert ["child's", "later"] == [record.name for record in taker.of(r.OpBegin)]
 
 
 # Re-entrancy: what a signal handler, a `__del__` or a tracer logs while another call is going on.

@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 import optree
+from optree import speed
 from optree.capture.exchange import begin
 from optree.messages import ReasoningPart, ToolCallPart, answers, message
 from optree.nodes import Tokens
@@ -230,3 +231,22 @@ def test_what_asks_no_model(recording, sent):
         client(JSON, "{}").get("http://example.com/v1/chat/completions")
         client(JSON, "{}").post("http://example.com/v1/chat/completions", content=iter([b"{}"]))
     assert [] == list(walk_ops(recording.tree))
+
+
+@pytest.mark.skipif(not speed.compiled(), reason="the compiled path is not in use")
+def test_a_call_that_is_one_document_is_two_writes(recording):
+    """What is asked is on the disk before it is sent, and what came of it before the program has it: each in one write."""
+    batches = []
+
+    class Batches:
+        def take(self, batch):
+            batches.append([type(record).__struct_config__.tag for record in batch])
+
+    with optree.session("agent") as session, optree.turn():
+        session.builder.core.stream.subscribe(Batches(), ordered=False)
+        exchange = begin("POST", "llm.example", "/v1/chat/completions", json.dumps(OLLAMA).encode())
+        asked = batches[:]
+        exchange.responded(200, [(b"content-type", JSON.encode())], json.dumps(CHAT).encode())
+        assert [["op.begin", "pool", "request"], ["accounting", "response", "op.end"]] == batches
+        assert 1 == len(asked)
+    assert 1 == recording.tree.session.totals.llm_requests

@@ -44,6 +44,7 @@ TWINS = [
     (SessionTreeBuilder, "begin_op"),
     (entries, "read_entries"),
     (Stream, "leave"),
+    (Stream, "together"),
     (values, "_is_plain"),
 ]
 compiled = pytest.mark.skipif(
