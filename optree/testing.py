@@ -95,8 +95,16 @@ class Recording:
         """Take records; called by the stream."""
         self.records.extend(batch)
 
-    def open_root(self, agent: str, attributes: Mapping[str, Any], holder: Holder | None = None) -> Session:  # noqa: ARG002 - as of the runtime
-        """Begin a root session; its txn is ``test-1``, the next ``test-2``, and so on."""
+    def open_root(
+        self,
+        agent: str,
+        attributes: Mapping[str, Any],
+        holder: Holder | None = None,  # noqa: ARG002 - as of the runtime
+        resume: str | None = None,
+    ) -> Session:
+        """Begin a root session; its txn is ``test-1``, the next ``test-2``, and so on. None goes on: there is nothing on the disk."""
+        if resume is not None:
+            attributes = {**attributes, "continues": resume, "not_resumed": "sessions of a test are in memory"}
         with self._lock:
             txn = f"test-{len(self.sessions) + 1}"
             stream = Stream([self], "all")
@@ -277,8 +285,8 @@ def _noted() -> Generator[Collection[Session]]:
     noted = dict[SessionTreeBuilder, Session]()
     begin = RUNTIME.open_root
 
-    def open_root(agent: str, attributes: Mapping[str, Any], holder: Holder | None = None) -> Session:
-        session = begin(agent, attributes, holder)
+    def open_root(agent: str, attributes: Mapping[str, Any], holder: Holder | None = None, resume: str | None = None) -> Session:
+        session = begin(agent, attributes, holder, resume)
         noted[session.builder] = session
         return session
 

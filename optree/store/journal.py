@@ -41,7 +41,7 @@ class Journal:
         *("live", "txn", "sync_level", "last", "dropped", "ordinal", "path", "fd", "problem", "dirty", "_syncs", "_ready", "_os", "_write"),
         *("_version", "_retry_at", "_unsaid", "_unsynced", "_claimed", "_seed", "_held", "_again", "_untried", "_named", "_guard"),
         *("_syncing", "_doomed", "_synced", "_given_up", "_suspect", "_rests", "resolved", "_gaps", "_counted", "refusal", "errno"),
-        *("_closing", "_noted", "_omitted", "at_the_end", "_paused", "_reopened"),
+        *("_closing", "_noted", "_omitted", "at_the_end", "_paused", "_reopened", "began"),
     )
 
     def __init__(
@@ -73,7 +73,7 @@ class Journal:
         self.problem, self.errno, self.resolved = "", 0, False  # the last problem, its errno if the system gave one, whether it is over
         self.dirty = False  # True while there are records that may not be on the disk itself
         self._unsynced: OSError | None = None
-        self.last = first - 1  # number of the last record that is with the operating system, or that it refused
+        self.last = self.began = first - 1  # number of the last record that is with the operating system, or that it refused
         self.dropped = 0  # records that are given up: more than could be kept until the disk takes them
         self._held: deque[r.Record] = deque()  # to be written, under the numbers that they have, as soon as the disk takes them
         self._again: list[Path] = []  # files that could not be synced, of which that has records

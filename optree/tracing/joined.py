@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from functools import partial
 from typing import NamedTuple
 
@@ -51,6 +51,14 @@ def stand_in(store: SessionStore, path: str, ancestry: str) -> Joined:
         op = Op.of(builder, turn, apply.begin_op(txn, turn.node, OpBegin(path, now_ms(), "system", "")))
         op.share()
     return Joined(Session(builder), turn, op)
+
+
+def idle_sessions(joined: Mapping[str, Joined], stores: Mapping[str, SessionStore]) -> list[tuple[str, list[str]]]:
+    """Return the sessions of other processes in which nothing is open here, each with its nodes that were joined (``<txn>:<path>``)."""
+    nodes: dict[str, list[str]] = {}
+    for node in joined:
+        nodes.setdefault(node.partition(":")[0], []).append(node)
+    return [(txn, known) for txn, known in nodes.items() if txn in stores and not any(joined[node].busy for node in known)]
 
 
 class Leaving:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from optree.builder.guard import FAULTS
 from optree.console import ConsoleWriter
+from optree.errors import BusyError, NotFoundError
 from optree.records import Record
 from optree.redaction import callback_errors, forget_callback_errors, redact
 from optree.store import Directory, SessionStore
@@ -58,6 +59,17 @@ class Problems:
             if kind not in self._on_stderr and not (self._has_console() and any(problem in store.stream.reports for store in stores)):
                 self._on_stderr.add(kind)
                 say(problem)
+
+    def why_not_resumed(self, txn: str, error: Exception, directory: Directory, *, named: bool) -> str:
+        """Return why a session does not go on; report it, if the program *named* it and it is neither missing nor in use."""
+        if not isinstance(error, OSError):
+            reason, more = str(error), ""
+        else:
+            reason = f"{error.filename or directory.sessions}: {error.strerror or error}"
+            more = "; mend that and start again, or begin a new session without OPTREE_RESUME"
+        if named and not isinstance(error, (BusyError, NotFoundError)):
+            self.report_happened(f"session {txn} cannot go on: {reason}")
+        return reason if named else f"{reason}{more}"
 
     def report_happened(self, problem: str, *closed: SessionStore) -> None:
         """Do as `report` does with what has happened to a session or in a thread: a forked child leaves it to this process."""
@@ -194,7 +206,7 @@ class Unsaved:
 def counts_of(stores: Sequence[SessionStore], consoles: Sequence[ConsoleWriter]) -> dict[str, int]:
     """Return what was lost, late or dropped, and how much was recorded."""
     return {
-        "records": sum(store.journal.last for store in stores),
+        "records": sum(store.journal.last - store.journal.began for store in stores),
         "lost": sum(store.unwritten for store in stores),
         "late": sum(store.stream.late for store in stores),
         "failures": sum(store.stream.failures for store in stores),

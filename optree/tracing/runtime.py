@@ -17,7 +17,7 @@ from optree.builder.core import Core
 from optree.builder.stream import STUCK_SECONDS, Stream
 from optree.clock import now_ms
 from optree.console import ConsoleWriter, LineOptions
-from optree.errors import OptreeError, SetupError
+from optree.errors import NotFoundError, OptreeError, SetupError
 from optree.ids import is_txn, new_txn
 from optree.interrupts import if_free, is_in, keep_interrupt, new_rlock, pass_on, suppress, wait_for_imports
 from optree.nodes import Status
@@ -35,7 +35,7 @@ from optree.syscalls import calls
 from optree.tracing.config import Config, ConfigInUse, directory_of, from_environment
 from optree.tracing.context import ABANDONED, Holder
 from optree.tracing.handles import Session
-from optree.tracing.joined import Joined, Leaving, stand_in
+from optree.tracing.joined import Joined, Leaving, idle_sessions, stand_in
 from optree.tracing.mirroring import Mirroring, check_options
 from optree.tracing.problems import Problems, Unsaved, counts_of, lost_of
 from optree.tracing.stderr import say
@@ -49,6 +49,7 @@ IDLE_SESSIONS = 64
 As many have ended here, and wait until the disk takes what it has refused, and four times as many where it hangs."""
 ENDED_SESSIONS = 64  # that are still to be saved, at which the next begin waits for one of them: each has its tree and files
 _LOOK_SHARE = _LOOK_ENDED = 8
+RESUME_SECONDS = 5.0  # the longest that a begin waits for the last snapshot of the session that is to go on
 ROOM_SECONDS = 0.1  # the longest that it waits; after a wait in vain none waits for `STUCK_SECONDS`
 
 
@@ -88,25 +89,27 @@ class Runtime:
         """Return where sessions are kept."""
         return directory_of(self.config)
 
-    def open_root(self, agent: str, attributes: Mapping[str, Any], holder: Holder | None = None) -> Session:
-        """Begin a root session, or resume one if the environment asks for it (`OPTREE_RESUME`), in this process's first root only."""
+    def open_root(self, agent: str, attributes: Mapping[str, Any], holder: Holder | None = None, resume: str | None = None) -> Session:
+        """Begin a root session, or *resume* one; or the one that the environment names (`OPTREE_RESUME`), in this process's first root."""
         PRICES.load()
+        if (ended := self.stores.get(resume or "")) is not None and ended.ended:
+            ended.wait(RESUME_SECONDS)
         with self._lock:
             self._make_room()
             while True:
                 process = os.getpid()
-                session = self._begun(agent, attributes, holder)
+                session = self._begun(agent, attributes, holder, resume)
                 store = self.stores.get(session.txn)
                 if os.getpid() == process or (store is not None and store.process == os.getpid()):
                     note_begun(session.txn)
                     return session
                 self._leave_to_parent(session.txn)  # in a child that a signal's handler forked before the session had begun
 
-    def _begun(self, agent: str, attributes: Mapping[str, Any], holder: Holder | None) -> Session:
+    def _begun(self, agent: str, attributes: Mapping[str, Any], holder: Holder | None, named: str | None) -> Session:
         """Begin a root session, or resume it, and know it by its txn."""
-        detached = bool(attributes.get("detached"))  # leaves the names to the first session that is meant
-        txn, resume = (None, None) if detached else (os.environ.pop(name, None) for name in ("OPTREE_TXN", "OPTREE_RESUME"))
-        session = self._resumed(resume, agent, attributes) if resume else self._opened(txn, agent, attributes)
+        none = named is not None or bool(attributes.get("detached"))  # leaves the names to the first session that is meant
+        txn, resume = (None, named) if none else (os.environ.pop(name, None) for name in ("OPTREE_TXN", "OPTREE_RESUME"))
+        session = self._resumed(resume, agent, attributes, named=none) if resume else self._opened(txn, agent, attributes)
         if (console := self.consoles.get(session.txn)) is not None:
             console.look_in(session.builder.core)
         if holder is not None:
@@ -283,10 +286,7 @@ class Runtime:
         return StoreOptions(self.directory(), conf.compression, conf.sync, conf.write, redacted=conf.redacted_save, cycles=conf.cycles)
 
     def _make_room(self) -> None:
-        """Drop sessions that have ended, and wait a moment where they are too many.
-
-        To look through all that is open costs the more, the more there is: it is done once for an eighth of that, or once eight have ended.
-        """
+        """Drop sessions that have ended, and wait a moment where they are too many: once for an eighth of all, or once eight have ended."""
         self._unlooked += 1
         ended = len(self.stores) - len(self.sessions)
         if due := ended >= self._left + _LOOK_ENDED or self._unlooked > len(self.stores) // _LOOK_SHARE:
@@ -365,13 +365,10 @@ class Runtime:
 
     def _leave_idle(self) -> None:
         """Close the sessions of other processes that nothing was begun in for longest, and nothing is open in."""
-        joined: dict[str, list[str]] = {}
-        for parent in self._joined:
-            joined.setdefault(parent.partition(":")[0], []).append(parent)
-        idle = [txn for txn, parents in joined.items() if txn in self.stores and not any(self._joined[name].busy for name in parents)]
-        for parent in [parent for txn in idle[:-IDLE_SESSIONS] for parent in joined[txn]]:
-            del self._joined[parent]
-        self._leave(idle[:-IDLE_SESSIONS])
+        idle = idle_sessions(self._joined, self.stores)[:-IDLE_SESSIONS]
+        for node in [node for _, nodes in idle for node in nodes]:
+            del self._joined[node]
+        self._leave([txn for txn, _ in idle])
 
     def _leave(self, txns: list[str]) -> None:
         """Close sessions in which nothing is open."""
@@ -419,18 +416,22 @@ class Runtime:
         self._mirror(builder.core, store)
         return Session(builder)
 
-    def _resumed(self, txn: str, agent: str, attributes: Mapping[str, Any]) -> Session:
+    def _resumed(self, txn: str, agent: str, attributes: Mapping[str, Any], *, named: bool) -> Session:
+        """Go on with a session; where one cannot go on that the program *named*, begin another. Raises `SetupError`."""
         try:
+            if named:
+                self._close_ended()  # its files may be this process's still
+                if txn in self.stores or self.directory().exact(txn) is None:
+                    raise NotFoundError(f"session {txn} is {'open in this process' if txn in self.stores else 'not there'}")
             builder, store, loaded = resume_session(txn, self._options(), stores=self.stores)
         except (OSError, OptreeError) as error:
             pass_on(error)
             if is_begun_by_parent():
                 leave_to_parent()
                 return self._opened(None, agent, attributes)
-            reason = str(error)
-            if isinstance(error, OSError):
-                where = error.filename or self.directory().sessions
-                reason = f"{where}: {error.strerror or error}; mend that and start again, or begin a new session without OPTREE_RESUME"
+            reason = self.problems.why_not_resumed(txn, error, self.directory(), named=named)
+            if named:
+                return self._opened(None, agent, {**attributes, "continues": txn, "not_resumed": reason})
             raise SetupError(f"cannot resume: {reason}") from None
         store.report = self.problems.report_of_store
         for console in self._console(builder.txn):
@@ -476,8 +477,8 @@ class Runtime:
         if not self.config.console or sys.__stderr__ is None:
             return []
         options = LineOptions(self.config.verbose, self.config.trace_llm, self.config.trace_tools, coloured(sys.stderr))
-        console = self.consoles[txn] = ConsoleWriter(txn, options)
-        return [console]
+        self.consoles[txn] = ConsoleWriter(txn, options)
+        return [self.consoles[txn]]
 
 
 # The functions in which a session is known by its store alone for a moment.

@@ -164,22 +164,23 @@ class SessionScope(_Instrument[Session]):
 
     unrecorded = SESSION
 
-    def __init__(self, agent: str | None, attributes: Mapping[str, Any]) -> None:
+    def __init__(self, agent: str | None, attributes: Mapping[str, Any], resume: str | None = None) -> None:
         super().__init__()
         self._agent = agent
         self._attributes = attributes
+        self._resume = text(resume) if resume else None
 
     def begin(self, before: Scope | None, holder: Holder | None = None, arguments: Mapping[str, Any] | None = None) -> Scope:  # noqa: ARG002
         agent = self._agent or "agent"
         above = before or remote()
         if above is None:
-            session = RUNTIME.open_root(agent, {"ingress": ingress(), **self._attributes}, holder)
+            session = RUNTIME.open_root(agent, {"ingress": ingress(), **self._attributes}, holder, self._resume)
         else:
             builder = above.session.builder
             op = builder.begin_op("session", agent, turn=above.turn, parent=above.op)
             try:
                 earlier = interrupted(above.session, agent)
-                goes_on = {"continues": earlier[-1].path} if earlier else {}
+                goes_on = {"continues": earlier[-1].path} if earlier else {"not_resumed": "it is a sub-agent's"} if self._resume else {}
                 child = builder.attach_child_session(op, agent, attributes={**self._attributes, **goes_on})
             except SetupError as error:
                 op.end("failed", str(error))
@@ -207,7 +208,7 @@ class SessionScope(_Instrument[Session]):
         return Report(handle.builder)
 
     def _again(self, function: Callable[..., Any]) -> SessionScope:
-        return SessionScope(self._agent or name_of(function), self._attributes)
+        return SessionScope(self._agent or name_of(function), self._attributes, self._resume)
 
 
 class TurnScope(_Instrument[Turn]):
@@ -314,8 +315,8 @@ class OpScope(_Instrument[Op]):
 @overload
 def session(function: F, /) -> F: ...
 @overload
-def session(agent: str | None = None, **attributes: Any) -> SessionScope: ...
-def session(agent: Any = None, **attributes: Any) -> Any:
+def session(agent: str | None = None, *, resume: str | None = None, **attributes: Any) -> SessionScope: ...
+def session(agent: Any = None, *, resume: str | None = None, **attributes: Any) -> Any:
     """Record a run of an agent: a root session, or a sub-agent's session when another session is open here.
 
     It is a decorator, with and without arguments, for functions, coroutines, generators and async generators, and a context manager,
@@ -339,6 +340,8 @@ def session(agent: Any = None, **attributes: Any) -> Any:
 
     Args:
         agent (str | None): The agent's name; by default the name of the decorated function, or ``agent``.
+        resume: The txn of an earlier root session to go on with, read from the disk; None begins a new one. Where it is not there, or is
+            open here or in another process, a new one is begun, whose attributes ``continues`` and ``not_resumed`` name it and say why.
         **attributes: What else is known of the run, for its node: anything that JSON can hold.
 
     Raises:
@@ -348,8 +351,8 @@ def session(agent: Any = None, **attributes: Any) -> Any:
         if _decorates(agent):
             return SessionScope(None, {})(agent)
         if not RUNTIME.config.enabled:
-            return SwitchedOff(SESSION, SessionScope, _name("session", agent), attributes)
-        return SessionScope(_name("session", agent), attributes)
+            return SwitchedOff(SESSION, SessionScope, _name("session", agent), attributes, resume)
+        return SessionScope(_name("session", agent), attributes, resume)
     except RecursionError:  # nothing can be called here
         FAULTS.stack += 1
     except Exception as error:  # noqa: BLE001 - the block or function runs, recorded or not

@@ -3,13 +3,27 @@ import sys
 
 import pytest
 
+import optree
 from optree.store import Directory
 from optree.store.lock import is_running
 from optree_otel.mirror import OtelMirror
 from optree_otel.pending import Sent, send, sweep
 from optree_otel.settings import resolve
 from tests.otel.backends.waiting import wait_for
-from tests.otel.mirroring import delivered_whole, environ, expected, loaded, resume, run, seen, sessions, trace_of, tracing, unsent
+from tests.otel.mirroring import (
+    delivered_whole,
+    environ,
+    expected,
+    loaded,
+    mirrored,
+    resume,
+    run,
+    seen,
+    sessions,
+    trace_of,
+    tracing,
+    unsent,
+)
 from tests.otel.receiver import receiver, unavailable
 
 
@@ -118,3 +132,19 @@ def test_sent_once_more(jaeger, tmp_path):
     both = jaeger.wait_for_trace(origin[3:35], 8)
     assert sorted([*first, *first]) == sorted(span.span_id for span in both)
     assert all(seen([first[span.span_id]]) == seen([span]) for span in both)
+
+
+def test_a_conversation_that_one_process_goes_on_with(jaeger, tmp_path):
+    """Each request of a service has its root span in the one trace, with what was done for it below; nothing is sent twice."""
+    with mirrored(tmp_path, jaeger.http):
+        txn = None
+        for number in range(3):
+            with optree.session("assistant", resume=txn) as session, optree.turn(user=f"question {number}"), optree.tool("search"):
+                txn = session.txn
+            assert optree.flush("export", 30)
+    spans = wait_for(lambda: found if len(found := jaeger.trace(trace_of(txn))) >= 9 else [])
+    assert 9 == len({span.span_id for span in spans})
+    roots = sorted((span for span in spans if span.attributes["optree.kind"] == "session"), key=lambda span: span.start_ns)
+    assert [None, 1, 2] == [root.attributes.get("optree.round") for root in roots]
+    assert [3, 3, 3] == [len(_below(spans, root.span_id)) for root in roots]
+    assert delivered_whole(tmp_path, txn)

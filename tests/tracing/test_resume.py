@@ -1,0 +1,197 @@
+"""`optree.session(resume=…)`: a program goes on with a session that it names, as a service does with a conversation."""
+
+import json
+
+import pytest
+
+import optree
+from optree.testing import capture
+
+SERVICE = """
+import json, threading
+
+def answer(txn, question, agent="assistant"):
+    with optree.session(agent, resume=txn) as session:
+        history = session.history()
+        session.message({"role": "user", "content": question})
+        with optree.turn(user=question), optree.llm(provider="p", model="m") as op:
+            op.account(input_tokens=1, output_tokens=1, cost_usd=0.25)
+            op.response(question.upper())
+        with optree.session("helper"), optree.turn(), optree.tool("look"):
+            pass
+        session.message({"role": "assistant", "content": question.upper()})
+    return session, history
+"""
+
+
+def billed(directory):
+    """Return the ids in the ledger."""
+    return [json.loads(line)["id"] for line in directory.billing.read_text().splitlines()]
+
+
+def test_a_conversation_goes_on_in_one_process(finished, saved, directory):
+    """Each request has what was said before, and its turns, calls and bill in the same session, at once or later (S4-30, S4-99)."""
+    code, out, err = finished(
+        SERVICE
+        + """
+txn = None
+for number in range(12):
+    session, history = answer(txn, f"question {number}")
+    assert (number > 0, 2 * number) == (session.resumed, len(history)), (number, history)
+    assert txn in (None, session.txn)
+    txn = session.txn
+    if number % 3 == 0:
+        assert optree.flush("snapshot", 30)
+health = optree.health()
+print(json.dumps([txn, health["ok"], health["lost"], health["records"]]))
+"""
+    )
+    assert (0, "") == (code, err)
+    txn, ok, lost, records = json.loads(out)
+    loaded = saved(txn)
+    assert ("ended", "clean", True, 0) == (loaded.state, loaded.damage.state, ok, lost)
+    root = loaded.session
+    assert [f"question {number}" for number in range(12)] == [turn.prompts["user"] for turn in root.turns if turn.prompts]
+    assert (12, 3.0, 12, 11) == (root.totals.llm_requests, root.totals.cost_usd, root.totals.tools_run, len(root.resumed_at))
+    assert 24 == len(root.messages)
+    assert (24, 24) == (len(billed(directory)), len(set(billed(directory))))
+    assert 12 * 17 <= records <= 12 * 22  # of this process, each once
+    assert [f"{txn}.json.zst"] == [path.name for path in directory.sessions.iterdir()]
+
+
+def test_conversations_at_once(finished, saved, directory):
+    """Threads that go on with ten conversations, none of them twice at a time: each has its own questions, in their order."""
+    code, out, err = finished(
+        SERVICE
+        + """
+def talk(name, told):
+    txn = None
+    for number in range(5):
+        session, history = answer(txn, f"{name} {number}")
+        assert 2 * number == len(history)
+        txn = session.txn
+    told.append([name, txn])
+
+told = []
+threads = [threading.Thread(target=talk, args=(name, told)) for name in "abcdefghij"]
+[one.start() for one in threads]
+[one.join() for one in threads]
+print(json.dumps(told))
+"""
+    )
+    assert (0, "") == (code, err)
+    for name, txn in json.loads(out):
+        assert [f"{name} {number}" for number in range(5)] == [turn.prompts["user"] for turn in saved(txn).session.turns if turn.prompts]
+    assert (10, 100) == (len(directory.saved()), len(set(billed(directory))))
+
+
+def test_another_worker_goes_on(script, finished, saved, directory):
+    """Workers answer in turn, one is killed in the middle: the next goes on with what it had recorded, and the bill has all."""
+    _, out, _ = finished(SERVICE + "print(answer(None, 'first')[0].txn)")
+    txn = out.strip()
+    worker = script(
+        SERVICE
+        + f"""
+with optree.session("assistant", resume={txn!r}) as session:
+    session.message({{"role": "user", "content": "second"}})
+    with optree.turn(user="second"), optree.llm(provider="p", model="m") as op:
+        op.account(input_tokens=1, output_tokens=1, cost_usd=0.25)
+        print("asked", flush=True)
+        threading.Event().wait()
+"""
+    )
+    assert "asked\n" == worker.stdout.readline()
+    code, out, err = finished(SERVICE + f"session, _ = answer({txn!r}, 'at once')\nprint(session.resumed, session.txn)")
+    resumed, other = out.split()
+    assert (0, "", "False", False) == (code, err, resumed, other == txn)
+    told = saved(other).session.attributes
+    assert (txn, f"session {txn} is being written by another process") == (told["continues"], told["not_resumed"].partition(": ")[0])
+    worker.kill()
+    worker.wait()
+    code, out, err = finished(SERVICE + f"session, history = answer({txn!r}, 'third')\nprint(session.resumed, len(history))")
+    assert (0, "", "True 3") == (code, err, out.strip())
+    root = saved(txn).session
+    asked = [(turn.prompts["user"], turn.status) for turn in root.turns if turn.prompts]
+    assert [("first", "ok"), ("second", "interrupted"), ("third", "ok")] == asked
+    assert (3, 0.75) == (root.totals.llm_requests, root.totals.cost_usd)
+    calls = [f"{txn}:{op.path}" for _, _, op in optree.walk_ops(root) if op.kind == "llm"]
+    assert calls == sorted(name.partition("#")[0] for name in billed(directory) if name.partition("#")[0] in calls)
+
+
+@pytest.mark.parametrize("name", ["nothing-there", "../../etc/passwd", "last", "a" * 1000, "\x1b[2J", "x\0y", 17])
+def test_a_name_that_no_session_has(finished, saved, name):
+    """Whatever a request names, the program runs: a new session is begun, which says what it should have gone on with."""
+    code, out, err = finished(
+        SERVICE + f"session, history = answer({name!r}, 'why')\nprint(session.resumed, history)\nprint(optree.health()['ok'])"
+    )
+    assert (0, "", ["False []", "True"]) == (code, err, out.splitlines())
+    told = saved().session.attributes
+    assert str(name) == told["continues"]
+    assert "is not there" in told["not_resumed"]
+
+
+def test_one_that_is_open_here(finished, saved):
+    """A session that is open in this process goes on where it is; who names it meanwhile gets one of its own, as a sub-agent does."""
+    code, out, err = finished(
+        SERVICE
+        + """
+with optree.session("assistant") as session:
+    def other():
+        print(answer(session.txn, "meanwhile")[0].txn)
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+    with optree.session("sub", resume=session.txn) as sub:
+        print(sub.resumed, sub.txn == session.txn)
+print(session.txn)
+"""
+    )
+    other, sub, txn = out.splitlines()
+    assert (0, "", "False True") == (code, err, sub)
+    assert (txn, f"session {txn} is open in this process") == tuple(
+        saved(other).session.attributes[name] for name in ("continues", "not_resumed")
+    )
+    [op] = [op for _, _, op in optree.walk_ops(saved(txn).session) if op.kind == "session"]
+    assert "it is a sub-agent's" == op.child_session.attributes["not_resumed"]
+
+
+def test_one_that_cannot_be_read(finished, saved, directory):
+    """A session of which nothing can be read stays as it is; the program runs, in a new one, and `health` says which it is."""
+    _, out, _ = finished(SERVICE + "print(answer(None, 'first')[0].txn)")
+    [path] = directory.sessions.iterdir()
+    path.write_bytes(b"no session")
+    program = SERVICE + f"session, _ = answer({out.strip()!r}, 'second')\nprint(session.txn)\nprint(optree.health()['problems'])"
+    code, told, err = finished(program)
+    txn, problems = told.splitlines()
+    assert 0 == code
+    assert out.strip() in problems
+    assert out.strip() in err
+    assert out.strip() == saved(txn).session.attributes["continues"]
+    assert b"no session" == path.read_bytes()
+
+
+def test_a_program_that_is_told_both(finished, saved):
+    """What the program names counts; the session of `optree load` is left to the next root session that names none."""
+    _, out, _ = finished(SERVICE + "print(answer(None, 'a')[0].txn)\nprint(answer(None, 'b')[0].txn)")
+    first, second = out.split()
+    program = SERVICE + f"print(answer({first!r}, 'c')[0].txn)\nprint(answer(None, 'd')[0].txn)"
+    code, out, _ = finished(program, env={"OPTREE_RESUME": second})
+    assert (0, [first, second]) == (code, out.split())
+    assert [["a", "c"], ["b", "d"]] == [
+        [turn.prompts["user"] for turn in saved(txn).session.turns if turn.prompts] for txn in (first, second)
+    ]
+
+
+def test_in_a_test():
+    """Sessions that are captured in memory go on with none; nothing is looked for on the disk."""
+    with capture() as recording, optree.session("assistant", resume="mwyl6am5-hd5x77ui") as session:
+        pass
+    told = recording.tree.session.attributes
+    assert (False, "mwyl6am5-hd5x77ui", "sessions of a test are in memory") == (session.resumed, told["continues"], told["not_resumed"])
+
+
+def test_while_optree_is_off(finished, directory):
+    """Nothing is read or begun."""
+    code, out, err = finished(SERVICE + "print(answer('x', 'why')[1])", env={"OPTREE_DISABLED": "1"})
+    assert (0, "", "[]") == (code, err, out.strip())
+    assert [] == directory.saved()
