@@ -8,7 +8,7 @@ from pathlib import Path
 
 from optree.builder import Stream
 from optree.errors import BusyError
-from optree.interrupts import from_handler, if_free, new_rlock, suppress
+from optree.interrupts import from_handler, if_free, new_rlock, pass_on, suppress
 from optree.store.directory import NotedProblems, checked, exists, owners_journals
 from optree.store.journal import Journal
 from optree.store.numbering import last_given
@@ -18,6 +18,8 @@ from optree.store.reader import is_blank
 from optree.store.saving import sweep
 from optree.store.settle import leave, remove
 from optree.store.system import PASSING
+
+_TRIES = 3
 
 
 class SessionFiles(NotedProblems):
@@ -56,10 +58,7 @@ class SessionFiles(NotedProblems):
         try:
             if not self._unused:
                 self.options.directory.live_to_write(self.txn)
-            self._fresh = bool(self._os.make_directory(self.live))
-            if self._unused and not self._fresh:
-                self.options.directory.live_to_write(self.txn)
-            taken = self._lock.take(fresh=self._fresh)
+            taken = self._take_lock()
         except OSError as error:
             if not self._later or from_handler(error):
                 raise
@@ -71,6 +70,20 @@ class SessionFiles(NotedProblems):
             raise BusyError(f"session {self.txn} is being written by another process: wait, or watch it (optree logs -f {self.txn})")
         if not self._fresh:
             sweep(self.live, self._os)
+
+    def _take_lock(self) -> bool:
+        """Make the directory and take its lock; of a session that goes on another process may remove both meanwhile, as settled."""
+        for left in reversed(range(_TRIES if self.again else 1)):
+            try:
+                self._fresh = bool(self._os.make_directory(self.live)) and not self.again
+                if self._unused and not self._fresh:
+                    self.options.directory.live_to_write(self.txn)
+                return self._lock.take(fresh=self._fresh)
+            except FileNotFoundError as error:
+                pass_on(error)
+                if not left:
+                    raise
+        return False
 
     def _unmake(self, error: BaseException) -> None:
         """Remove the files and locks that were made, if any: the session cannot be begun."""

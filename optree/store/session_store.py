@@ -337,7 +337,7 @@ class SessionStore(SessionFiles):
     # Snapshots and the end
 
     def _write(self, *, last: bool = False) -> Steps[bool]:
-        if (builder := self.builder) is None:
+        if (builder := self.builder) is None or not self.owner:  # a signal's handler may have forked where it was asked for
             return False
         self.stream.flush()
         number, dropped = self.journal.last, self.journal.dropped  # before the nodes are settled: the file may be ahead, never behind

@@ -253,6 +253,7 @@ class OS:
 
     def rename(self, old: Path, new: Path) -> None:
         """Replace *new* by *old*, at once."""
+        check_process()
         calls.rename(old, new)
 
     def mark_unsynced(self, paths: Iterable[Path], *, unsynced: bool) -> None:
@@ -274,6 +275,7 @@ class OS:
 
     def unlink(self, path: Path) -> None:
         """Remove a file."""
+        check_process()
         calls.unlink(path)
 
     def make_directory(self, path: Path) -> bool:
@@ -307,6 +309,7 @@ class OS:
 
     def remove_directory(self, path: Path) -> None:
         """Remove an empty directory."""
+        check_process()
         path.rmdir()
 
     def lock(self, fd: int, *, new: bool = False) -> bool:

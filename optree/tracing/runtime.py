@@ -92,8 +92,9 @@ class Runtime:
     def open_root(self, agent: str, attributes: Mapping[str, Any], holder: Holder | None = None, resume: str | None = None) -> Session:
         """Begin a root session, or *resume* one; or the one that the environment names (`OPTREE_RESUME`), in this process's first root."""
         PRICES.load()
-        if (ended := self.stores.get(resume or "")) is not None and ended.ended:
-            ended.wait(RESUME_SECONDS)
+        if (known := self.stores.get(resume or "")) is not None:
+            self.end_abandoned()
+            known.wait(RESUME_SECONDS)  # without the lock
         with self._lock:
             self._make_room()
             while True:
@@ -257,9 +258,8 @@ class Runtime:
             except Exception as error:  # noqa: BLE001 - the child runs on, and so do its other sessions
                 pass_on(error)
                 self.problems.report(f"session {txn} is not recorded in a forked process: {error}")
-        for joined in self._joined.values():
-            if joined.session.txn in self.stores:
-                joined.session.builder.core.after_fork(self.stores[joined.session.txn].journal.base)
+        for joined in [one for one in self._joined.values() if one.session.txn in self.stores]:
+            joined.session.builder.core.after_fork(self.stores[joined.session.txn].journal.base)
         for traced in mirrored:
             for core in traced.cores if traced.txn in self.stores else ():
                 self._mirror(core, self.stores[traced.txn])

@@ -15,12 +15,13 @@ from optree.builder.core import Core
 from optree.clock import wall
 from optree.errors import BusyError, NotFoundError
 from optree.nodes import OperationNode, TurnNode
-from optree.store import load
+from optree.store import load, lock, resume_session
 from optree.store.directory import journals
 from optree.store.formats import read_snapshot
 from optree.store.ledger import Ledger
 from optree.store.options import StoreOptions
 from optree.store.session_store import SessionStore
+from optree.store.system import OS
 from optree.testing import shape
 from optree.tree import apply, flatten, walk_ops, walk_sessions
 from tests.store.faults import Faulty
@@ -280,3 +281,43 @@ def test_each_op_is_interrupted_at_most_once(begin, killed, again):
     resumed, _ = again("txn-1", killed())
     for op in (op for _, _, op in walk_ops(resumed.node) if isinstance(op, OperationNode) and op.path in before):
         assert (before[op.path].status, before[op.path].ended_at) == (op.status, op.ended_at)
+
+
+class Settling(OS):
+    """Another process settles the session, and removes its live directory, ahead of the first call of one kind for LOCK."""
+
+    def __init__(self, kind):
+        self.left = [kind]
+
+    def _settle(self, kind, live):
+        if kind in self.left and live.is_dir():
+            self.left.clear()
+            (live / "LOCK").unlink(missing_ok=True)
+            live.rmdir()
+
+    def own(self, path):
+        """Open LOCK."""
+        self._settle("open", path.parent)
+        self.path = path
+        return super().own(path)
+
+    def lock(self, fd, *, new=False):
+        """Lock it."""
+        self._settle("lock", self.path.parent)
+        return super().lock(fd, new=new)
+
+
+@pytest.mark.parametrize("kind", ["open", "lock"])
+def test_a_directory_that_is_removed_as_it_is_made_to_go_on(begin, again, directory, kind):
+    """Whoever settles the session at that moment: it goes on in a directory that is there, and is nobody else's."""
+    builder, store = begin()
+    builder.end_session()
+    assert store.flush("snapshot", 30)
+    store.close()
+    system = Settling(kind)
+    builder, store = again("txn-1", directory, system=system)
+    assert [] == system.left
+    assert lock.is_running(store.live)
+    assert {} == store.current_problems
+    with pytest.raises(BusyError):
+        resume_session("txn-1", StoreOptions(directory))

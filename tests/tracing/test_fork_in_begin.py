@@ -98,6 +98,15 @@ AGENT_BEGINS = """
             sys.settrace(None)
             record(session.txn)
 """
+ROOT_GOES_ON = """
+    with optree.session(name) as session, optree.turn():
+        record(session.txn)
+    beginning = optree.session(name, resume=session.txn)
+    sys.settrace(trace)
+    with beginning as session, optree.turn():
+        sys.settrace(None)
+        record(session.txn)
+"""
 ROOT_ENDS = """
     with optree.session(name) as session, optree.turn():
         record(session.txn)
@@ -134,14 +143,16 @@ def check(tmp_path, scenario, every, first):
     return len(found)
 
 
-@pytest.mark.parametrize(("scenario", "every", "fewest"), [(ROOT_BEGINS, 19, 20), (AGENT_BEGINS, 9, 8), (ROOT_ENDS, 7, 8)])
+@pytest.mark.parametrize(
+    ("scenario", "every", "fewest"), [(ROOT_BEGINS, 19, 20), (AGENT_BEGINS, 9, 8), (ROOT_ENDS, 7, 8), (ROOT_GOES_ON, 23, 20)]
+)
 def test_a_fork_where_a_session_begins_or_ends(tmp_path, scenario, every, fewest):
     """At some of the calls there: both record, each its own, and the bill has each call once."""
     assert fewest < check(tmp_path, scenario, every, 3)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("scenario", "fewest"), [(ROOT_BEGINS, 400), (AGENT_BEGINS, 100), (ROOT_ENDS, 60)])
+@pytest.mark.parametrize(("scenario", "fewest"), [(ROOT_BEGINS, 400), (AGENT_BEGINS, 100), (ROOT_ENDS, 60), (ROOT_GOES_ON, 400)])
 def test_a_fork_anywhere_where_a_session_begins_or_ends(tmp_path, scenario, fewest):
     """The same at each of them."""
     assert fewest < check(tmp_path, scenario, 1, 1)
