@@ -54,7 +54,7 @@ def pytest_unconfigure() -> None:
 def optree_session(request: pytest.FixtureRequest) -> Generator[Recording, None, None]:
     """Record what the test does in memory, as `optree.testing.capture` does."""
     with capture() as recording:
-        request.node.stash[_RECORDING] = recording
+        _test(request).stash[_RECORDING] = recording
         yield recording
 
 
@@ -64,17 +64,23 @@ def optree_replay(request: pytest.FixtureRequest, optree_session: Recording) -> 
 
     The recording is ``recordings/<module>/<test>.json`` beside the test, or what the marker `optree_replay` says.
     """
-    marker: pytest.Mark | None = request.node.get_closest_marker("optree_replay")
+    test = _test(request)
+    marker = test.get_closest_marker("optree_replay")
     told: dict[str, Any] = {} if marker is None else dict(marker.kwargs)
     file = _file(request, *(() if marker is None else marker.args))
-    request.node.stash[_REPLAYING] = stack = ExitStack()
+    test.stash[_REPLAYING] = stack = ExitStack()
     stack.enter_context(replay(file, **told))
     yield optree_session
     stack.__exit__(GeneratorExit, GeneratorExit(), None)  # where the test was not begun
 
 
+def _test(request: Any) -> pytest.Item:
+    """Return the test of a fixture's request, whose type pytest 9.1 leaves open."""
+    return request.node  # type: ignore[no-any-return]
+
+
 def _file(request: pytest.FixtureRequest, file: str | Path | None = None) -> Path:
-    name = Path("recordings", request.path.stem, f"{_STRANGE.sub('-', request.node.name)}.json")
+    name = Path("recordings", request.path.stem, f"{_STRANGE.sub('-', _test(request).name)}.json")
     return request.path.parent / (name if file is None else file)
 
 
