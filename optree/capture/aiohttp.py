@@ -6,21 +6,25 @@ one of a subclass without any of its own; what that has to know of it stands bes
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from asyncio import Transport
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
 
+from optree.capture.answering import NO_ANSWER, StoredReply
 from optree.capture.exchange import Exchange, begin, phrase_of
 from optree.capture.hooks import Hook, SentRequest, await_within, is_being_sent
-from optree.capture.replay import ACTIVE, NO_ANSWER, StoredReply
+from optree.capture.replay import ACTIVE
 from optree.capture.websockets import aiohttp_connect
 from optree.tracing.faults import guarded
 from optree.values import MAX_ITEMS, encode, is_object, plain
 
 _UNPACKED: Final = frozenset({"gzip", "deflate", "br", "zstd"})
 """Encodings that aiohttp takes off itself."""
+_BREAK_SECONDS: Final = 0.02
+"""Behind the beginning of an answer that breaks off: what is not read by then, aiohttp drops."""
 _MODEL: Final = ("messages", "contents", "input", "prompt")
 """A request to a model has one of these."""
 
@@ -90,12 +94,21 @@ async def _given(
         async def _create_connection(self, *_args: Any) -> Any:
             protocol = self._factory()
             protocol.connection_made(_Nowhere(protocol))
-            head = "".join(f"{name}: {value}\r\n" for name, value in {**answer.headers, "content-length": len(answer.body)}.items())
+            size = len(answer.body) + (answer.breaks is not None)
+            head = "".join(f"{name}: {value}\r\n" for name, value in {**answer.headers, "content-length": size}.items())
             protocol.data_received(f"HTTP/1.1 {answer.status} {phrase_of(answer.status)}\r\n{head}\r\n".encode() + answer.body)
+            if answer.breaks is not None:
+                asyncio.get_running_loop().call_later(_BREAK_SECONDS, protocol.connection_lost, None)
             return protocol
 
-    async with module.ClientSession(connector=_Connector(), **told) as recorded:
+    recorded = module.ClientSession(connector=_Connector(), **told)
+    try:
         return await function(recorded, method, url, **kwargs)
+    finally:
+        if answer.breaks is None:
+            await recorded.close()
+        else:  # the answer is still to be read, and breaks off by itself
+            recorded.detach()
 
 
 class _Nowhere(Transport):

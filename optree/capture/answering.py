@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from http import HTTPStatus
+from typing import Any, Final, NamedTuple
 
+from optree.capture.recorded import RecordedCall
 from optree.capture.refusals import charset_of
-from optree.values import encode, is_list, is_object
+from optree.nodes import USAGE_AT_START, OperationNode
+from optree.tracing.failures import BODY_TYPE, ERROR_BODY, ERROR_TYPE
+from optree.values import decode, encode, is_list, is_object
 
 WEBSOCKET: Final = "websocket:"
 """In place of a path: an answer whose events go through a websocket (`socket_events`)."""
-_JSON: Final = "application/json"
+JSON: Final = "application/json"
 _EVENTS: Final = "text/event-stream"
+_LINES: Final = "application/x-ndjson"
+STATUS_CODE: Final = "http.response.status_code"
+"""The attribute that has the HTTP status of an op's last attempt, if one of them was refused."""
+NO_ANSWER: Final = 0
+"""In place of a status: the connection breaks."""
+NOT_AGAIN: Final = {"x-should-retry": "false"}
+"""Which OpenAI's and Anthropic's clients heed."""
 REALTIME: Final = "realtime.response"
 """The kind of object that an answer of the Realtime API is."""
 _SPOKEN: Final = {
@@ -21,11 +32,82 @@ _SPOKEN: Final = {
 _OF_CHUNK: Final = ("id", "object", "created", "model", "service_tier", "system_fingerprint")
 
 
+class StoredReply(NamedTuple):
+    """An answer as it goes over the wire."""
+
+    status: int
+    """`NO_ANSWER` for none."""
+    headers: dict[str, str]
+    body: bytes
+    """Of none it is why."""
+    timed_out: bool = False
+    breaks: str | None = None
+    """Why no more comes behind the body, as the exception that it was says it; None where it is whole."""
+
+
+def reply_of(call: RecordedCall, path: str, query: str) -> StoredReply | None:
+    """Return a recorded answer as it goes over the wire; None for one that cannot be given."""
+    node = call.node
+    if node.status == "failed" and node.response is None:
+        return _failed_as_recorded(call, path, query)
+    if node.response is None or node.response.truncated:
+        return None
+    if node.response.partial or node.status == "cancelled":
+        return _broken_off(call, path, query)
+    kind, body = body_of(decode(node.response.payload), path, query, call.request)
+    return StoredReply(int(HTTPStatus.OK), {"content-type": kind, **_request_id(node)}, body)
+
+
+def _failed_as_recorded(call: RecordedCall, path: str, query: str) -> StoredReply:
+    node, known = call.node, call.node.attributes
+    if (refusal := known.get(ERROR_BODY)) is not None:
+        status = known.get(STATUS_CODE, int(HTTPStatus.OK))
+        is_within = status < HTTPStatus.MULTIPLE_CHOICES  # an answer that had begun
+        if isinstance(refusal, str):
+            kind, body = text_body_of(refusal, str(known.get(BODY_TYPE) or ""))
+        else:
+            kind, body = error_body_of(refusal, path, query, call.request) if is_within else (JSON, encode(refusal))
+        headers = {"content-type": kind} if kind else {}
+        return StoredReply(status, {**headers, **NOT_AGAIN, **_request_id(node)}, body)
+    why = known.get(ERROR_TYPE)
+    if STATUS_CODE not in known and why in ("network", "timeout"):
+        return StoredReply(NO_ANSWER, {}, (node.error or "").encode(), why == "timeout")
+    status = known.get(STATUS_CODE, int(HTTPStatus.SERVICE_UNAVAILABLE))
+    error = node.error or "the call failed when it was recorded"
+    head, _, said = error.partition(": ")  # with the status ahead of it, as `Exchange` records it
+    said = said if head.startswith(f"{status} ") else error
+    body = encode({"error": {"message": said}} if said else {})
+    return StoredReply(status, {"content-type": JSON, **NOT_AGAIN, **_request_id(node)}, body)
+
+
+def _broken_off(call: RecordedCall, path: str, query: str) -> StoredReply | None:
+    """Return the beginning of a stream, as far as it was recorded, and what it broke off by: an error that it told, or its connection."""
+    node, known = call.node, call.node.attributes
+    said = decode(node.response.payload) if node.response is not None else None
+    thought = "" if node.reasoning is None else "".join(chunk.text for chunk in node.reasoning.chunks)
+    model = call.request.get("model") if is_object(call.request) else None
+    begun = broken_body_of(said, thought, model, known.get(USAGE_AT_START), path, call.request) if isinstance(said, str) else None
+    if begun is None:
+        return None
+    kind, body = begun
+    headers = {"content-type": kind, **NOT_AGAIN, **_request_id(node)}
+    refusal = known.get(ERROR_BODY)
+    if refusal is not None:
+        told = text_body_of(refusal, "") if isinstance(refusal, str) else error_body_of(refusal, path, query, call.request)
+        return StoredReply(int(HTTPStatus.OK), headers, body + told[1])
+    return StoredReply(int(HTTPStatus.OK), headers, body, known.get(ERROR_TYPE) == "timeout", node.error or "it was not read to its end")
+
+
+def _request_id(node: OperationNode) -> dict[str, str]:
+    found = node.attributes.get("request_id")
+    return {"x-request-id": found, "request-id": found} if isinstance(found, str) else {}
+
+
 def body_of(answer: Any, path: str, query: str, request: Any) -> tuple[str, bytes]:
     """Return an answer's content type and body, as *request* asks for them at *path* with *query*."""
     low = path.lower().rstrip("/")
     if not _is_stream(low, query, request):
-        return _JSON, encode([answer] if ":streamgeneratecontent" in low else answer)
+        return JSON, encode([answer] if ":streamgeneratecontent" in low else answer)
     if ":streamgeneratecontent" in low:
         return _EVENTS, _event(answer)
     if low.endswith("/responses"):
@@ -53,8 +135,43 @@ def _is_stream(path: str, query: str, request: Any) -> bool:
 def error_body_of(error: Any, path: str, query: str, request: Any) -> tuple[str, bytes]:
     """Return the same of an answer that was begun, and is nothing but an error: a document, or the last event of a stream."""
     if not _is_stream(path.lower().rstrip("/"), query, request):
-        return _JSON, encode(error)
+        return JSON, encode(error)
     return _EVENTS, b"".join(_event(one, name="type" in one) for one in error_events(error))
+
+
+def broken_body_of(said: str, thought: str, model: Any, usage: Any, path: str, request: Any) -> tuple[str, bytes] | None:
+    """Return the same of a stream that broke off: its text, its reasoning and its first usage. None of an interface that is not known."""
+    low, thoughts = path.lower().rstrip("/"), [thought] if thought else []
+    if ":streamgeneratecontent" in low:
+        parts = [*({"text": one, "thought": True} for one in thoughts), {"text": said}]
+        return _EVENTS, _event({"candidates": [{"content": {"role": "model", "parts": parts}, "index": 0}], "modelVersion": model})
+    if low.endswith("/api/chat"):
+        message = {"role": "assistant", "content": said} | dict.fromkeys(["thinking"][: len(thoughts)], thought)
+        return _LINES, encode({"model": model, "message": message, "done": False}) + b"\n"
+    if not (is_object(request) and request.get("stream") is True):
+        return None
+    answer: dict[str, Any] = {"id": "broken-off", "created": 0, "created_at": 0, "model": model}
+    if low.endswith("/responses"):
+        output: list[Any] = [{"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": one}]} for one in thoughts]
+        text: dict[str, Any] = {"type": "output_text", "text": said, "annotations": []}
+        output.append({"type": "message", "id": "msg", "role": "assistant", "content": [text]})
+        events = _numbered(_responses(answer | {"output": output, "parallel_tool_calls": True, "tool_choice": "auto", "tools": []}))
+    elif low.endswith("/messages"):
+        blocks: list[Any] = [{"type": "thinking", "thinking": one, "signature": ""} for one in thoughts]
+        events = _anthropic(answer | {"content": [*blocks, {"type": "text", "text": said}], "usage": usage})
+    elif low.endswith("/v2/chat"):
+        kinds = [{"type": "thinking", "thinking": one} for one in thoughts]
+        events = _cohere({"id": answer["id"], "message": {"content": [*kinds, {"type": "text", "text": said}]}})
+    elif low.endswith("/completions"):
+        message = {"role": "assistant", "content": said} | dict.fromkeys(["reasoning_content"][: len(thoughts)], thought)
+        is_chat = low.endswith("/chat/completions")
+        choice = {"index": 0, "message": message} if is_chat else {"index": 0, "text": said, "finish_reason": None}
+        return _EVENTS, _event(next((_chat if is_chat else _completion)(answer | {"choices": [choice]})))
+    else:
+        return None
+    told = list(events)
+    last = max((at for at, one in enumerate(told) if "delta" in str(one["type"])), default=0)
+    return _EVENTS, b"".join(_event(one, name=True) for one in told[: last + 1])
 
 
 def text_body_of(said: str, kind: str) -> tuple[str, bytes]:

@@ -14,11 +14,11 @@ from types import ModuleType
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from optree.capture.answering import bedrock_events
+from optree.capture.answering import NO_ANSWER, StoredReply, bedrock_events
 from optree.capture.bodies import loads
 from optree.capture.exchange import Exchange, begin_asked, is_wanted
 from optree.capture.hooks import Hook, SentRequest, run_within
-from optree.capture.replay import ACTIVE, NO_ANSWER, StoredReply
+from optree.capture.replay import ACTIVE
 from optree.capture.requests import Asked
 from optree.interrupts import pass_on
 from optree.tracing.faults import guarded

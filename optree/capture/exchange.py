@@ -21,11 +21,11 @@ from msgspec.structs import replace
 from optree.background import Job, Worker
 from optree.builder import Op
 from optree.builder.core import Encoded
+from optree.capture.answering import STATUS_CODE
 from optree.capture.bodies import MOST_BYTES, Body, loads
 from optree.capture.observed import TOLD, AnswerOverWire, JoinedAnswer, ObservedCall, client_call, ended_by
 from optree.capture.program import PROGRAM
 from optree.capture.refusals import Refusal, failure_in, refusal_as_text, refusal_in, refusal_of
-from optree.capture.replay import STATUS_CODE
 from optree.capture.requests import Asked, read
 from optree.errors import BudgetExceeded
 from optree.interrupts import new_rlock, pass_on, suppress

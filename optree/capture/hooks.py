@@ -10,9 +10,10 @@ from types import ModuleType
 from typing import Any, Protocol
 from weakref import ref
 
+from optree.capture.answering import NO_ANSWER, StoredReply
 from optree.capture.exchange import Exchange, begin
 from optree.capture.observed import ClientCall
-from optree.capture.replay import ACTIVE, NO_ANSWER, StoredReply
+from optree.capture.replay import ACTIVE
 from optree.tracing.faults import guarded
 
 IsOn = Callable[[], bool]
@@ -110,7 +111,7 @@ def await_within(function: Callable[..., Any], watching: Watching) -> Callable[.
 
 
 def _send(
-    module: ModuleType, noted: type[Any], is_on: IsOn, _client: Any = None, request: Any = None, *_args: Any, **_kwargs: Any
+    module: ModuleType, noted: type[Any], is_on: IsOn, _client: Any = None, request: Any = None, *_args: Any, **kwargs: Any
 ) -> _Sending | None:
     content = getattr(request, "_content", None)  # `content` raises where the body is a stream
     sending = _sending.get(id(request))
@@ -120,7 +121,7 @@ def _send(
     if exchange is None:
         return None
     answer = ACTIVE.answer(exchange.op, request.url.path, request.url.query.decode("latin-1"))
-    given = None if answer is None else functools.partial(_given, module, request, answer)
+    given = None if answer is None else functools.partial(_given, module, request, answer, is_stream=bool(kwargs.get("stream")))
     return _Sending((id(request), id(content)), exchange, noted, given)
 
 
@@ -130,13 +131,44 @@ def is_being_sent(body: bytes) -> bool:
     return sending is not None and sending() is not None
 
 
-def _given(module: ModuleType, request: Any, answer: StoredReply) -> Any:
-    """Return a recorded answer as the client's response, or raise that none came."""
+def _given(module: ModuleType, request: Any, answer: StoredReply, *, is_stream: bool) -> Any:
+    """Return a recorded answer as the client's response, or raise that none came; *is_stream*: the program reads it itself."""
     if answer.status == NO_ANSWER:
-        raise (module.ReadTimeout if answer.timed_out else module.ConnectError)(answer.body.decode(), request=request)
-    response = module.Response(answer.status, headers=answer.headers, content=answer.body, request=request)
+        raise _error_of(module, request, answer.body.decode(), module.ReadTimeout if answer.timed_out else module.ConnectError)
+    if answer.breaks is None:
+        response = module.Response(answer.status, headers=answer.headers, content=answer.body, request=request)
+    else:
+        error = _error_of(module, request, answer.breaks, module.ReadTimeout if answer.timed_out else module.ReadError)
+        if not is_stream:
+            raise error
+        broken: Any = type("Broken", (_Broken, module.SyncByteStream, module.AsyncByteStream), {})(answer.body, error)
+        response = module.Response(answer.status, headers=answer.headers, stream=broken, request=request)
     response.elapsed = timedelta()
     return response
+
+
+def _error_of(module: ModuleType, request: Any, told: str, other: type[BaseException]) -> BaseException:
+    """Return the client's exception that a recorded error tells of; the *other* one, where that was none of this client's."""
+    name, _, said = told.partition(": ")
+    kind: Any = getattr(module, name, None)
+    is_its_own = isinstance(kind, type) and issubclass(kind, module.TransportError)
+    error: BaseException = kind(said, request=request) if is_its_own else other(told, request=request)  # type: ignore[call-arg]
+    return error
+
+
+class _Broken:
+    """A response's stream that breaks off."""
+
+    def __init__(self, body: bytes, error: BaseException) -> None:
+        self._body, self._error = body, error
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield self._body
+        raise self._error
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield self._body
+        raise self._error
 
 
 class SentRequest:

@@ -94,13 +94,11 @@ def request_of(node: OperationNode, pool: Pool) -> Any:
     return {"model": node.attributes.get("model")} | asked if is_object(asked) else asked
 
 
-def unusable(node: OperationNode) -> str | None:
-    """Say why a recorded answer cannot be given again; None for one that can."""
-    if node.status == "failed" and node.response is None:
-        return None
-    if node.response is None or node.response.partial or node.status == "cancelled":
-        return f"the call at {node.path} was broken off when it was recorded"
-    return f"the answer at {node.path} was too long to be recorded whole" if node.response.truncated else None
+def why_unusable(node: OperationNode) -> str:
+    """Say why a recorded answer cannot be given again."""
+    if node.response is not None and node.response.truncated and not node.response.partial:
+        return f"the answer at {node.path} was too long to be recorded whole"
+    return f"the call at {node.path} was broken off when it was recorded"
 
 
 class Lost(NamedTuple):

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from http import HTTPStatus
 from itertools import takewhile
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from msgspec import UNSET
 
 from optree.builder import Op, SessionTreeBuilder
-from optree.capture.answering import REALTIME, body_of, error_body_of, text_body_of
+from optree.capture.answering import JSON, NOT_AGAIN, REALTIME, StoredReply, reply_of
 from optree.capture.recorded import (
     Lost,
     RecordedCall,
@@ -29,20 +29,19 @@ from optree.capture.recorded import (
     place_of,
     request_of,
     result_of,
-    unusable,
+    why_unusable,
 )
 from optree.errors import OptreeError
 from optree.interrupts import new_rlock
 from optree.nodes import REPLAY_OF, OperationNode, Pool
 from optree.redaction import redact
 from optree.store.recovery import load
-from optree.tracing.failures import BODY_TYPE, ERROR_BODY, ERROR_TYPE
 from optree.tracing.faults import fault
 from optree.tracing.recorded import CURRENT_REPLAY, Recorded
 from optree.tracing.runtime import RUNTIME
 from optree.tree import Tree
 from optree.tree.walk import recount, walk_ops, walk_sessions
-from optree.values import decode, encode, is_object, raw
+from optree.values import decode, is_object, raw
 
 REPLAY, FORK_AT, TOOLS = "OPTREE_REPLAY", "OPTREE_FORK_AT", "OPTREE_REPLAY_TOOLS"
 """Variables of the environment: the session whose answers a program gets, the path from which on it gets new ones, `live` or `recorded`."""
@@ -53,32 +52,14 @@ COST, DIFFERENCE, RAN_FOR, WHY = "replay.cost_usd", "replay.difference", "replay
 recorded call's `<txn>:<path>`, and why its result could not be given."""
 NOT_THROUGH: Final = "recorded answers cannot be given through "
 """Beginning of a difference that is none of the request: its library."""
-STATUS_CODE: Final = "http.response.status_code"
-"""The attribute that has the HTTP status of an op's last attempt, if one of them was refused."""
 PROTOCOL, OVER_WEBSOCKET = "network.protocol.name", "websocket"
 """The attribute of an op that has how its answer came, where that was no HTTP request, and its value."""
 HANDSHAKE: Final = "websocket"
 """The member of a request that is a websocket's handshake, which a model has refused: to which interface it was."""
-NO_ANSWER: Final = 0
-"""In place of a status: the connection breaks."""
 _REFUSED: Final = int(HTTPStatus.BAD_REQUEST)
 """The status of a request that was not recorded: clients do not try again."""
-_JSON: Final = "application/json"
-_NOT_AGAIN: Final = {"x-should-retry": "false"}
-"""Which OpenAI's and Anthropic's clients heed."""
 _SAYS: Final = "optree replay: "
 _WITH_LIVE_TOOLS: Final = "with --tools live, in a test tools='live', tools run"
-
-
-class StoredReply(NamedTuple):
-    """An answer as it goes over the wire."""
-
-    status: int
-    """`NO_ANSWER` for none."""
-    headers: dict[str, str]
-    body: bytes
-    """Of none it is why."""
-    timed_out: bool = False
 
 
 class _Answering(Protocol):
@@ -176,10 +157,8 @@ class Replay:
             elif self._is_fork:
                 self._warn(op, "sent")
                 return None
-            if library:
-                why: str | None = f"{NOT_THROUGH}{library} in a fork: the request was not sent"
-            else:
-                why = unusable(call.node) if call is not None else self._difference(request, self._left, "a model")
+            reply = None if call is None or library else reply_of(call, path, query)
+            why = None if reply is not None else self._why_refused(call, request, library)
             if why is not None:
                 self.differences.append(f"{op.path}: {why}")
                 if self._is_live:
@@ -192,7 +171,12 @@ class Replay:
         op.replayed = f"{self._txn}:{call.node.path}"
         costs = [entry.cost_usd for entry in call.node.accounting if entry.cost_usd is not None]
         op.builder.set_op(op, **{REPLAY_OF: op.replayed}, **({COST: sum(costs)} if any(costs) else {}))
-        return _recorded(call, path, query)
+        return reply
+
+    def _why_refused(self, call: RecordedCall | None, request: Any, library: str) -> str:
+        if library:
+            return f"{NOT_THROUGH}{library} in a fork: the request was not sent"
+        return why_unusable(call.node) if call is not None else self._difference(request, self._left, "a model")
 
     def socket_session(self, *, realtime: bool) -> dict[str, Any] | None:
         """See `_Active.socket_session`: it is that of the first call that was recorded and is left."""
@@ -449,37 +433,6 @@ def _is_realtime(call: RecordedCall) -> bool:
     return (is_object(answer) and answer.get("object") == REALTIME) or (is_object(call.request) and call.request.get("type") == "realtime")
 
 
-def _recorded(call: RecordedCall, path: str, query: str) -> StoredReply | None:
-    node = call.node
-    if node.status == "failed" and node.response is None:
-        known = node.attributes
-        if (refusal := known.get(ERROR_BODY)) is not None:
-            status = known.get(STATUS_CODE, int(HTTPStatus.OK))
-            is_within = status < HTTPStatus.MULTIPLE_CHOICES  # an answer that had begun
-            if isinstance(refusal, str):
-                kind, body = text_body_of(refusal, str(known.get(BODY_TYPE) or ""))
-            else:
-                kind, body = error_body_of(refusal, path, query, call.request) if is_within else (_JSON, encode(refusal))
-            headers = {"content-type": kind} if kind else {}
-            return StoredReply(status, {**headers, **_NOT_AGAIN, **_request_id(node)}, body)
-        why = known.get(ERROR_TYPE)
-        if STATUS_CODE not in known and why in ("network", "timeout"):
-            return StoredReply(NO_ANSWER, {}, (node.error or "").encode(), why == "timeout")
-        status = known.get(STATUS_CODE, int(HTTPStatus.SERVICE_UNAVAILABLE))
-        error = node.error or "the call failed when it was recorded"
-        head, _, said = error.partition(": ")  # with the status ahead of it, as `Exchange` records it
-        said = said if head.startswith(f"{status} ") else error
-        body = encode({"error": {"message": said}} if said else {})
-        return StoredReply(status, {"content-type": _JSON, **_NOT_AGAIN, **_request_id(node)}, body)
-    kind, body = body_of(decode(node.response.payload) if node.response else {}, path, query, call.request)
-    return StoredReply(200, {"content-type": kind, **_request_id(node)}, body)
-
-
-def _request_id(node: OperationNode) -> dict[str, str]:
-    found = node.attributes.get("request_id")
-    return {"x-request-id": found, "request-id": found} if isinstance(found, str) else {}
-
-
 def _failed(status: int, said: str) -> StoredReply:
     body = json.dumps({"type": "error", "error": {"type": "invalid_request_error", "code": status, "message": said}}).encode()
-    return StoredReply(status, {"content-type": _JSON, **_NOT_AGAIN}, body)
+    return StoredReply(status, {"content-type": JSON, **NOT_AGAIN}, body)

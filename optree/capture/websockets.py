@@ -14,12 +14,12 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
-from optree.capture.answering import WEBSOCKET, error_events, socket_events
+from optree.capture.answering import NO_ANSWER, WEBSOCKET, StoredReply, error_events, socket_events
 from optree.capture.bodies import MOST_BYTES, loads
 from optree.capture.exchange import Exchange, phrase_of
 from optree.capture.hooks import Hook, SentRequest, await_within, run_within
 from optree.capture.realtime import ModelResponse, ModelSocket
-from optree.capture.replay import ACTIVE, DIFFERENCE, NO_ANSWER, StoredReply
+from optree.capture.replay import ACTIVE, DIFFERENCE
 from optree.capture.stand_in import hand_over, listen
 from optree.interrupts import pass_on
 from optree.tracing.failures import status_of

@@ -34,6 +34,7 @@ from tests.capture.test_bedrock import client as bedrock
 from tests.capture.test_bedrock import converse, converse_stream
 from tests.capture.test_wire import CASES, COHERE_TOOLS, EVENTS, OLLAMA
 from tests.cli.conftest import CommandLine
+from tests.otel.backends.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("hooked")
 LIMIT = Reply({"error": {"message": "slow down"}}, status=429, headers={"retry-after-ms": "1"})
@@ -269,18 +270,29 @@ def test_a_call_that_failed(provider, client):
     assert 3 == len(provider.requests)
 
 
-def test_a_call_that_was_broken_off(provider, client):
-    """An answer of which only some was recorded is not given for the whole."""
-    chunk = {"id": "c", "object": "chat.completion.chunk", "model": "m", "choices": [{"index": 0, "delta": {"content": "It "}}]}
-    provider.says(events(chunk, chunk, done=False))
+def test_a_call_that_was_cancelled(provider):
+    """A call that the program cancelled before anything of its answer came has none to be given."""
+    hold = threading.Event()
+    provider.says(Reply(b"", CHAT.pieces[0], hold=hold))
 
-    def ask():
-        with client.chat.completions.create(model="gpt-5", messages=QUESTION, stream=True) as stream:
-            next(stream)
+    async def ask():
+        async with httpx.AsyncClient() as asking:
+            return await asking.post(f"{provider.url}/v1/chat/completions", json={"model": "gpt-5", "messages": QUESTION})
 
-    _, recorded = record(ask)
+    async def cancel():
+        task = asyncio.ensure_future(ask())
+        await asyncio.to_thread(wait_for, lambda: provider.requests)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    try:
+        _, recorded = record(lambda: asyncio.run(cancel()))
+    finally:
+        hold.set()
     with pytest.raises(AssertionError, match=r"the call at 1\.1 was broken off when it was recorded"), replay(recorded.tree):
-        record(lambda: refused(ask))
+        record(lambda: asyncio.run(ask()).status_code)
+    assert ["cancelled"] == [one.status for one in llms(recorded)]
 
 
 def test_an_op_of_the_programs_own(provider, client):

@@ -1,0 +1,205 @@
+"""A stream that broke off when it was recorded breaks off again in a replay, behind the same text, and by the same exception."""
+
+import asyncio
+import json
+
+import aiohttp
+import httpx
+import pytest
+
+import optree
+from optree.testing import capture, replay
+from optree.values import decode
+from tests.capture.calls import CHAT, CHAT_EVENTS, COMPLETION_EVENTS, MESSAGE_EVENTS, QUESTION, RESPONSE_EVENTS, _anthropic, _openai
+from tests.capture.calls import chat as whole
+from tests.capture.conftest import twice
+from tests.capture.provider import EVENTS, Reply
+from tests.capture.test_replay import llms, told
+from tests.capture.test_wire import COHERE, COHERE_EVENTS, GEMINI, OLLAMA_LINES, PARTS
+
+pytestmark = pytest.mark.usefixtures("hooked")
+ERROR = {"error": {"message": "The model is overloaded", "type": "server_error", "code": "overloaded"}}
+
+
+def cut(reply, pieces, short=9):
+    """Return the beginning of a reply, behind which the connection breaks."""
+    return Reply(*reply.pieces[:pieces], kind=reply.kind, short=short)
+
+
+def read(texts):
+    """Return what came of a stream, and what ended it."""
+    came = []
+    try:
+        came.extend(texts)
+    except Exception as error:  # noqa: BLE001 - it is compared
+        return "".join(came), type(error), str(error)
+    return "".join(came), None, ""
+
+
+def chat(url):
+    """Ask OpenAI's chat."""
+    stream = _openai(url).chat.completions.create(model="gpt-5", messages=QUESTION, stream=True)
+    return read(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
+
+
+def completion(url):
+    """Ask OpenAI's completions."""
+    stream = _openai(url).completions.create(model="gpt-5", prompt="Weather?", stream=True)
+    return read(chunk.choices[0].text for chunk in stream if chunk.choices)
+
+
+def response(url):
+    """Ask OpenAI's responses."""
+    stream = _openai(url).responses.create(model="gpt-5", input=QUESTION, stream=True)
+    return read(event.delta for event in stream if event.type == "response.output_text.delta")
+
+
+def message(url):
+    """Ask Anthropic's messages."""
+
+    def texts():
+        with _anthropic(url).messages.stream(model="claude-5", max_tokens=64, messages=QUESTION) as stream:
+            yield from stream.text_stream
+
+    return read(texts())
+
+
+def lines_of(path, request, text_of):
+    """Return a function that asks by httpx, and reads an answer's lines of JSON."""
+
+    def ask(url):
+        def texts():
+            with httpx.stream("POST", f"{url}{path}", json=request) as answer:
+                for line in answer.iter_lines():
+                    if line.removeprefix("data: ").startswith("{"):
+                        yield text_of(json.loads(line.removeprefix("data: ")))
+
+        return read(texts())
+
+    return ask
+
+
+def said_by_gemini(event):
+    """Return the text of an event of Gemini's."""
+    return "".join(part["text"] for part in event["candidates"][0]["content"]["parts"])
+
+
+def said_by_cohere(event):
+    """Return the text of an event of Cohere's."""
+    return event["delta"]["message"]["content"]["text"] if event["type"] == "content-delta" else ""
+
+
+def by_aiohttp(url):
+    """Ask OpenAI's chat by aiohttp."""
+
+    async def ask():
+        came = []
+        async with aiohttp.ClientSession() as session:
+            sent = {"model": "gpt-5", "messages": QUESTION, "stream": True}
+            async with session.post(f"{url}/v1/chat/completions", json=sent) as answer:
+                try:
+                    async for line in answer.content:
+                        came += [json.loads(line[6:])["choices"][0]["delta"].get("content") or ""] if line.startswith(b"data: {") else []
+                except aiohttp.ClientError as error:
+                    return "".join(came), type(error)
+        return "".join(came), None
+
+    return asyncio.run(ask())
+
+
+def in_events(values, pieces):
+    """Return the beginning of a stream of events."""
+    return cut(Reply(*(b"data: " + json.dumps(value).encode() + b"\n\n" for value in values), kind=EVENTS), pieces)
+
+
+BROKEN = {
+    "chat": (chat, cut(CHAT_EVENTS, 2)),
+    "completions": (completion, cut(COMPLETION_EVENTS, 2)),
+    "responses": (response, cut(RESPONSE_EVENTS, 3)),
+    "messages": (message, cut(MESSAGE_EVENTS, 4)),
+    "gemini": (lines_of("/v1beta/models/gemini-3:streamGenerateContent?alt=sse", GEMINI, said_by_gemini), in_events(PARTS, 1)),
+    "cohere": (lines_of("/v2/chat", {**COHERE, "stream": True}, said_by_cohere), in_events(COHERE_EVENTS, 4)),
+    "ollama": (
+        lines_of("/api/chat", {"model": "qwen", "messages": QUESTION}, lambda line: line["message"]["content"]),
+        cut(Reply(*(json.dumps(line).encode() + b"\n" for line in OLLAMA_LINES), kind="application/x-ndjson"), 1),
+    ),
+    "aiohttp": (by_aiohttp, cut(CHAT_EVENTS, 2)),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_connection_that_broke(provider, name):
+    """The program reads the same text, and gets the same exception; the tree has the same text, status, error and tokens."""
+    ask, reply = BROKEN[name]
+    expected, found, recorded, again = twice(provider, [reply], lambda: ask(provider.url))
+    assert expected[0]
+    assert expected[1] is not None
+    assert expected == found
+    [before], [after] = llms(recorded), llms(again)
+    assert ("failed", True) == (before.status, before.response.partial)
+    if name != "aiohttp":  # whose error has how many bytes there were
+        assert told(recorded) == told(again)
+    assert decode(before.response.payload) == decode(after.response.payload)
+    assert (before.attributes["error.class"], before.response.partial) == (after.attributes["error.class"], after.response.partial)
+
+
+@pytest.mark.parametrize(("ask", "pieces"), [(chat, 2), (message, 4)])
+def test_an_error_in_the_middle(provider, ask, pieces):
+    """What a provider says behind some text is said again behind it."""
+    told_so = ERROR if ask is chat else {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
+    last = (b"" if ask is chat else b"event: error\n") + b"data: " + json.dumps(told_so).encode() + b"\n\n"
+    reply = Reply(*(CHAT_EVENTS if ask is chat else MESSAGE_EVENTS).pieces[:pieces], last, kind=EVENTS)
+    expected, found, recorded, again = twice(provider, [reply], lambda: ask(provider.url))
+    assert ("It rains", True) == (expected[0], expected[1] is not None)
+    assert expected == found
+    assert told_so == llms(recorded)[0].attributes["error.body"] == llms(again)[0].attributes["error.body"]
+
+
+def test_a_program_that_stops_reading(provider):
+    """One that has read enough stops again; in the tree both are cancelled, with what had come."""
+
+    def ask():
+        with _openai(provider.url).chat.completions.create(model="gpt-5", messages=QUESTION, stream=True) as stream:
+            for chunk in stream:
+                if chunk.choices[0].delta.content:
+                    return "It" in chunk.choices[0].delta.content
+        return False
+
+    expected, found, recorded, again = twice(provider, [cut(CHAT_EVENTS, 2, short=0)], ask)
+    assert (True, True) == (expected, found)
+    assert ["cancelled"] * 2 == [one.status for recording in (recorded, again) for one in llms(recording)]
+
+
+def test_a_run_that_went_on(provider):
+    """A run in which a stream broke, and that asked once more, is a test of what it does then."""
+
+    def run():
+        with optree.session("agent"), optree.turn():
+            text, error, _ = chat(provider.url)
+            return text if error is None else whole(provider.url)
+
+    expected, found, recorded, again = twice(provider, [cut(CHAT_EVENTS, 1), CHAT], run)
+    assert ("It rains", "It rains") == (expected, found)
+    assert told(recorded) == told(again)
+
+
+def test_the_client_reads_it_whole(provider):
+    """A program that has its client read the answer gets the exception of that call."""
+
+    def ask():
+        with httpx.Client() as client, pytest.raises(httpx.TransportError) as raised:
+            client.post(f"{provider.url}/v1/chat/completions", json={"model": "gpt-5", "messages": QUESTION, "stream": True})
+        return type(raised.value), str(raised.value)
+
+    expected, found, _, _ = twice(provider, [cut(CHAT_EVENTS, 2)], ask)
+    assert expected == found
+
+
+def test_what_cannot_be_given(provider):
+    """A stream of an interface that is not known, and a call that was cancelled before any answer: the difference says so."""
+    ask = lines_of("/strange", {"model": "gpt-5", "messages": QUESTION, "stream": True}, str)
+    provider.says(cut(CHAT_EVENTS, 2))
+    with capture() as recorded, optree.session("agent"), optree.turn():
+        assert httpx.RemoteProtocolError is ask(provider.url)[1]
+    with pytest.raises(AssertionError, match=r"the call at 1\.1 was broken off when it was recorded"), replay(recorded.tree):
+        assert ask(provider.url)[1] is None
