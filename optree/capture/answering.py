@@ -140,13 +140,13 @@ def error_body_of(error: Any, path: str, query: str, request: Any) -> tuple[str,
 
 
 def broken_body_of(said: str, thought: str, model: Any, usage: Any, path: str, request: Any) -> tuple[str, bytes] | None:
-    """Return the same of a stream that broke off: its text, its reasoning and its first usage. None of an interface that is not known."""
+    """Return the content type and body of a stream that broke off, by its text, reasoning and first usage; None where that is not known."""
     low, thoughts = path.lower().rstrip("/"), [thought] if thought else []
     if ":streamgeneratecontent" in low:
         parts = [*({"text": one, "thought": True} for one in thoughts), {"text": said}]
         return _EVENTS, _event({"candidates": [{"content": {"role": "model", "parts": parts}, "index": 0}], "modelVersion": model})
     if low.endswith("/api/chat"):
-        message = {"role": "assistant", "content": said} | dict.fromkeys(["thinking"][: len(thoughts)], thought)
+        message = {"role": "assistant", "content": said} | ({"thinking": thought} if thought else {})
         return _LINES, encode({"model": model, "message": message, "done": False}) + b"\n"
     if not (is_object(request) and request.get("stream") is True):
         return None
@@ -163,7 +163,7 @@ def broken_body_of(said: str, thought: str, model: Any, usage: Any, path: str, r
         kinds = [{"type": "thinking", "thinking": one} for one in thoughts]
         events = _cohere({"id": answer["id"], "message": {"content": [*kinds, {"type": "text", "text": said}]}})
     elif low.endswith("/completions"):
-        message = {"role": "assistant", "content": said} | dict.fromkeys(["reasoning_content"][: len(thoughts)], thought)
+        message = {"role": "assistant", "content": said} | ({"reasoning_content": thought} if thought else {})
         is_chat = low.endswith("/chat/completions")
         choice = {"index": 0, "message": message} if is_chat else {"index": 0, "text": said, "finish_reason": None}
         return _EVENTS, _event(next((_chat if is_chat else _completion)(answer | {"choices": [choice]})))
