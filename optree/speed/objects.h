@@ -21,7 +21,7 @@ static PyObject *journal_type; /* NULL until `prepare_journal` */
     X(turn, node) X(turn, path) X(turn, _counter) X(turn, _epoch) \
     X(core, txn) X(core, stream) X(core, recorded) X(core, now) X(core, _latest) X(core, epoch) X(core, ops) X(core, ended) \
     X(core, numbers) X(core, touched) X(core, redacted) \
-    X(stream, _lock) X(stream, _through) X(stream, _delivering) X(stream, _queue) X(stream, _takers) X(stream, _awake) \
+    X(stream, _lock) X(stream, _through) X(stream, _delivering) X(stream, _queue) X(stream, _takers) X(stream, _awake) X(stream, _write) \
     X(stream, watched) X(stream, put) \
     X(op_node, op_id) X(op_node, kind) X(op_node, name) X(op_node, accounting) X(op_node, ended_at) X(op_node, status) \
     X(op_node, latency) X(op_node, error) X(op_node, parent_op) X(op_node, attributes_json) X(op_node, request) X(op_node, response) \

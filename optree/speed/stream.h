@@ -447,11 +447,12 @@ leave_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnam
     Py_RETURN_NONE;
 }
 
-/* As `Stream.together`: what the steps within it put is delivered at its end. */
+/* As `Stream.together`: what the steps within it put is delivered at its end, unless log lines too are to be delivered at once. */
 static PyObject *
 together_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
-    if (PyVectorcall_NARGS(nargsf) != 2 || kwnames != NULL || !is_a(args[0], stream_type) || GET(args[0], stream, _through) != Py_True) {
+    if (PyVectorcall_NARGS(nargsf) != 2 || kwnames != NULL || !is_a(args[0], stream_type) || GET(args[0], stream, _through) != Py_True
+        || PyUnicode_CompareWithASCIIString(GET(args[0], stream, _write), "all") == 0) {
         PLAINLY;
     }
     PyObject *stream = Py_NewRef(args[0]), *held = enter(stream), *result = NULL;

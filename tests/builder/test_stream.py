@@ -386,6 +386,14 @@ def test_steps_that_are_delivered_together(opened):
     assert [r.Accounted, r.OpEnd] == taker.batches[-1]
 
 
+def test_lines_among_steps_together(opened):
+    """Where each line is to be written at once, it is, though it is logged among them."""
+    taker = Counting()
+    builder = opened(taker, write="all")
+    builder.core.stream.together(lambda: builder.begin_op("llm", "m").log("x"))
+    assert ["x"] == [line.message for record in taker.of(r.Entries) for line in record.logs]
+
+
 @pytest.mark.parametrize("write", ["structure", "all", "deferred"])
 def test_steps_together_within_others(opened, write):
     """In a step, in another one's, and after a delivery that was broken off, all is delivered, once."""
