@@ -17,7 +17,7 @@ The names, by what they are for:
 - ids and time: `is_txn`, `txn_of`, `node_id`, `span_id`, `trace_id`, `now_ms`
 - JSON values: `encode`, `raw`, `dumps`, `decode`, `TypedDecoder`, `is_object`, `is_list`, `plain`, `text`, `clean`, `sanitize`, `cut`
 - credentials: `redact`, `redact_pieces`, `redaction_settings`, `REDACTION_VARIABLE`, `may_hold_secret`, `names_secret`, `REDACTED`,
-  `Remembered`, `remembered`
+  `Remembered`, `remembered`; `without_quoted`, for the user's words in errors
 - what messages say, whichever provider's form they have: `parse_message`, `parse_parts`, `parse_answers`, `is_message`,
   `payload_body`, `payload_shown`, `json_text`, `Answer`, `Part` and its kinds; what usage says: `read_usage`, `usage_count`,
   `usage_dollars`
@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 from optree.background import Wake
 from optree.builder.histories import PooledHistory
+from optree.builder.outcome import without_quoted
 from optree.builder.stream import Taker
 from optree.clock import now_ms
 from optree.ids import is_txn, node_id, span_id, trace_id, txn_of
@@ -273,5 +274,6 @@ __all__ = [
     "usable_accelerator",
     "usage_count",
     "usage_dollars",
+    "without_quoted",
     "write_new",
 ]

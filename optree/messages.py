@@ -254,7 +254,7 @@ def _decoded(captured: Any) -> Any:
     except (ValueError, TypeError) as error:
         pass_on(error)
         return None
-    with suppress(msgspec.DecodeError):
+    with suppress(msgspec.DecodeError, RecursionError):
         return msgspec.json.decode(data)
     with suppress(UnicodeDecodeError):
         return data.decode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from itertools import islice
+from json import JSONDecoder
 from typing import Any, Final, NamedTuple
 
 from optree.interrupts import pass_on
@@ -26,6 +27,9 @@ _HEAD: Final = re.compile(r"Error code: \d{3}|status_code: \d{3}, model_name: [^
 """What stands ahead of a body in the texts of OpenAI's, Anthropic's, Pydantic AI's and Gemini's exceptions."""
 _IS_BODY: Final = re.compile(r"\s*(?:<[!?a-zA-Z]|\{|\[\s*[\[{])")
 """How HTML, XML and JSON begin."""
+_IS_QUOTED: Final = re.compile(r"""\{\s{0,9}\\?["']|\[\s{0,9}\{|<(?:!doctype|\?xml|html|head|body)\b""", re.IGNORECASE)
+"""How these, and Python's texts of what JSON holds, begin within a text."""
+_JSON: Final = JSONDecoder()
 
 
 class Told(NamedTuple):
@@ -116,7 +120,7 @@ def _told_by(body: Any) -> Told:
     if isinstance(body, str):
         try:
             body = decode(body.encode()) if _IS_BODY.match(body) else body
-        except ValueError as flaw:
+        except (ValueError, RecursionError) as flaw:
             pass_on(flaw)
             return Told()
     if is_list(body) and len(body) == 1:
@@ -125,8 +129,31 @@ def _told_by(body: Any) -> Told:
 
 
 def _message(said: str) -> str:
-    """Return a message, at most so much of it; nothing of one that is a whole body, as what stands before a provider passes it on."""
-    return "" if _IS_BODY.match(said) else clean(cut(said, _MOST_MESSAGE))
+    """Return a message, at most so much of it; nothing of one that is a whole body, as what stands before a provider passes it on.
+
+    Of a body behind some words the message in it counts.
+    """
+    if _IS_BODY.match(said):
+        return ""
+    if (quoted := _IS_QUOTED.search(said)) is not None:
+        said = f"{said[: quoted.start()]}{_quoted_message(said[quoted.start() :]) or '…'}"
+    return clean(cut(said, _MOST_MESSAGE))
+
+
+def _quoted_message(said: str) -> str:
+    """Return the message of the JSON that a text begins with."""
+    try:
+        body, _ = _JSON.raw_decode(said)
+    except (ValueError, RecursionError) as flaw:
+        pass_on(flaw)
+        return ""
+    return _told_by(body).message
+
+
+def without_quoted(error: str) -> str:
+    """Return an error's text without what it quotes of JSON, HTML, or Python's texts of data: the user's words may be in it."""
+    quoted = _IS_QUOTED.search(error)
+    return error if quoted is None else f"{error[: quoted.start()]}…"
 
 
 def _parts(value: Any, deep: int = 2) -> str:

@@ -21,6 +21,8 @@ MOST_KEPT: Final = (16 << 10) + 1024
 _MOST_RAW: Final = 1000
 """Lines of JSON between events."""
 _MOST_NAME: Final = 100
+_MOST_UNREAD: Final = 1000
+"""Pieces of one answer that are not JSON; each takes as long as it takes to find out."""
 _PIECE_BYTES: Final = 1024
 _GAP: Final = b"\0"
 """Stands for the beginning of a line that was not seen; JSON has none."""
@@ -41,6 +43,7 @@ class Body:
         """What was not read, of which there may be more."""
         self.is_unread = self.is_end_unread = False
         """True if a piece that was whole, or one that the end of the bytes cut off, is not JSON."""
+        self._unread = 0
         self.text = b""
         """The beginning of the document, or of the last piece that is not JSON: of an event its lines."""
         self.is_over = False
@@ -204,10 +207,16 @@ class Body:
 
     def _value(self, data: bytes, *, is_end: bool) -> list[Any]:
         """Return what a piece of JSON says, as the only item; nothing of what is none, of which the end may be missing if it *is_end*."""
+        if self._stopped:
+            return []
         try:
             return [loads(data)]
         except (ValueError, RecursionError) as error:
             pass_on(error)
+            self._unread += 1
+            if self._unread > _MOST_UNREAD:
+                self.stop(f"more than {_MOST_UNREAD:,} parts of the answer are not JSON: they and the rest are not recorded")
+                return []
             self.flaw = f"a part of the answer is not JSON, and is not recorded: {len(data):,} bytes"
             self.text = data[:MOST_KEPT]
             self.is_end_unread = self.is_end_unread or is_end

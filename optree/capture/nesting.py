@@ -16,6 +16,7 @@ from optree.capture.observed import TOLD, JoinedAnswer, ToldCall, ended_by
 from optree.capture.program import PROGRAM
 from optree.capture.requests import Asked
 from optree.clock import now_ms
+from optree.interrupts import pass_on
 from optree.nodes import Status
 from optree.redaction import redact
 from optree.tracing import context
@@ -278,7 +279,8 @@ def arguments_of(sent: Any) -> dict[str, Any]:
     """Return a tool's arguments, which may come as JSON."""
     try:
         told = decode(sent.encode()) if isinstance(sent, str) else sent
-    except ValueError:
+    except (ValueError, RecursionError) as error:
+        pass_on(error)
         told = sent
     return told if is_object(told) else {} if told is None else {"input": told}
 

@@ -124,7 +124,7 @@ def result_of(node: OperationNode, *, is_stream: bool) -> Recorded | Lost:
         return Lost(f"the result at {node.path} {why}")
     try:
         return Recorded(restored(decode(response.payload)), error, attributes=known)
-    except ValueError as flaw:
+    except (ValueError, RecursionError) as flaw:
         pass_on(flaw)
     return Lost(f"the result at {node.path} is no JSON, and cannot be made again of what was recorded", runs=True)
 

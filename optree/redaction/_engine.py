@@ -24,9 +24,11 @@ _END_OF_STRING = rf"(?:[\x07\x9c]|\\{{1,15}}(?:u00|x)(?:07|9[cC])|%07|\\{{1,15}}
 _CONTROL = rf"{_CSI}|{_ESC}(?:[\]PX^_][^\x00-\x1f\x7f-\x9f\\]{{0,4096}}{_END_OF_STRING}|[ -/]{{1,4}}[0-~]|[78=>cDEHMNOZ])"
 _WRITTEN = Pattern(
     rf"({_CONTROL})|\\{{1,15}}(?:u([0-9A-Fa-f]{{4}})|x([0-9A-Fa-f]{{2}})|U[0-9A-Fa-f]{{8}}|(/))|%(?:25){{0,4}}([0-9A-Fa-f]{{2}})"
+    r"|&(?:amp;){0,4}(?:#[xX]([0-9A-Fa-f]{1,4})|#([0-9]{1,5})|(quot|apos|amp|lt|gt|nbsp));"
 )
 """What is written in another way than it reads: control sequences of terminals (ECMA-48), which are not seen, raw or escaped, and
-characters as JSON, Python and URLs escape them, at any depth of texts inside texts."""
+characters as JSON, Python, URLs and HTML escape them, at any depth of texts inside texts."""
+_ENTITIES = {"quot": '"', "apos": "'", "amp": "&", "lt": "<", "gt": ">", "nbsp": " "}
 _EMAIL = Pattern(r"(?<![A-Za-z0-9._%+-])[A-Za-z0-9._%+-]++@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}")
 _IPV4 = Pattern(r"(?<![\d.])(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(?:25[0-5]|2[0-4]\d|1?\d?\d)(?![\d]|\.\d)")
 _IPV6 = Pattern(r"(?<![\w:.])[0-9A-Fa-f]{0,4}:[0-9A-Fa-f:]{1,45}(?:\.\d{1,3}){0,3}(?![\w:])")
@@ -37,7 +39,7 @@ _LINE = Pattern(r"(?m)(^[ \t]*[\w!#$%&'*+.^`|~-]{1,128}:[ \t]*)[^\s][^\r\n]*(?:\
 _SMALL = 8
 _PAIR = 2
 _LAST = 63
-_ANOTHER_WAY = ("\\u", "\\U", "\\x", "\\/", "\\0", "\\e", "%", "\x1b")
+_ANOTHER_WAY = ("\\u", "\\U", "\\x", "\\/", "\\0", "\\e", "%", "\x1b", "&#", "&quot;", "&apos;", "&nbsp;", "&amp;")
 _CSI_IN_ONE = "\x9b"
 
 
@@ -64,7 +66,7 @@ class _RedactionPass:
         for match in _WRITTEN.finditer(text):
             is_control = match[1] is not None
             self.controls |= is_control
-            char = control if is_control else chr(int(match[2] or match[3] or match[5] or ("2f" if match[4] else "fffd"), 16))
+            char = control if is_control else _char(match)
             kept += [text[at : match.start()], char]
             size += match.start() - at + len(char)
             at = match.end()
@@ -80,6 +82,15 @@ class _RedactionPass:
     def stop(self, place: int) -> int:
         """Return where in the text something ends: before control sequences that follow."""
         return place + self._moved[bisect_right(self._keys, 2 * place) - 1]
+
+
+def _char(match: re.Match[str]) -> str:
+    """Return the character that is written in another way."""
+    if match[8]:
+        return _ENTITIES[match[8]]
+    if match[7]:
+        return chr(int(match[7]))
+    return chr(int(match[2] or match[3] or match[5] or match[6] or ("2f" if match[4] else "fffd"), 16))
 
 
 class Engine:
@@ -326,7 +337,7 @@ def _presence(groups: list[_Group], words: list[str], first: int) -> Callable[[s
     bits_of_words = [(word, 1 << small | 1 << great) for word, small, great in numbered]
 
     def looked(text: str) -> int:
-        result = int("\\" in text or "%" in text or "\x1b" in text)
+        result = int("\\" in text or "%" in text or "\x1b" in text or "&" in text)
         for char, bit in bits:
             if char in text:
                 result |= bit

@@ -10,6 +10,7 @@ from optree.values import MAX_TEXT, decode, dumps
 from tests.growth import SQUARE, growth
 
 EVENTS = "text/event-stream"
+LINES = "application/x-ndjson"
 STREAM = (
     b'data: {"a": 1}\r\n\r\n: hi\r\ndata: {"b":\r\ndata: 2}\r\n\r\ndata: nonsense\n\n'
     b'data: {"c": "\\ud83d"}\n\ndata: {"n": NaN}\n\ndata: [DONE]\n\n'
@@ -80,6 +81,16 @@ def test_what_is_skipped_of_others(kind, encoding):
     body.skip(9)
     assert [] == read(body, [b'{"a": 1}'])
     assert "9 bytes of it are not recorded, nor what is behind them" in body.flaw
+
+
+@pytest.mark.parametrize(("kind", "line"), [(LINES, b"no json\n"), (EVENTS, b"data: no json\n\n")])
+def test_many_parts_that_are_no_json(kind, line):
+    """After a thousand the rest is not looked at: each takes its time, which is the program's."""
+    body = Body(kind, "")
+    good = b'{"a": 1}\n' if kind == LINES else b'data: {"a": 1}\n\n'
+    assert [{"a": 1}] == list(body.feed(line * 1000 + good))
+    assert [] == list(body.feed(line + good, last=True))
+    assert "more than 1,000 parts of the answer are not JSON: they and the rest are not recorded" == body.flaw
 
 
 def test_a_long_text_is_cut():

@@ -142,6 +142,29 @@ def test_a_long_list(provider):
     assert [1, 1] == [one.count("[TRUNCATED]") for one in (op.error, *(log.message for log in op.logs))]
 
 
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (
+            'litellm.X: OpenAIException - {"error": {"message": "too long", "prompt": "P"}}. Model: m',
+            "OpenAIException - too long",
+        ),
+        ('Invalid: [{"role": "user", "content": "P"}]', "Invalid: …"),
+        ("1 error [input_value={'content': 'P'}]", "1 error [input_value=…"),
+        ('\ufeff{"prompt": "P"}', "…"),
+        ('```json\n{"prompt": "P"}', "…"),
+        ('Bad: {"a":' * 3000, "Bad: …"),
+        ("<html>P", ""),
+        ("one of ['low', 'high'] (1 < 2)", "one of ['low', 'high'] (1 < 2)"),
+    ],
+)
+def test_messages_that_quote_a_body(said, expected):
+    """Of a body behind a proxy's words the message in it counts, and nothing else of it."""
+    found = told_in({"message": said}).message
+    assert found.endswith(expected) if expected else not found
+    assert "P" not in found.replace("Prompt", "")
+
+
 def test_messages_of_odd_errors():
     """Whatever an error is, its message is a text of what is no content."""
     assert "" == told_in({"detail": [[[{"msg": "deep"}]]]}).message

@@ -74,6 +74,16 @@ def test_each_form_behind_escapes(detector, sample):
     assert f"see:\n{redact(sample)}" == msgspec.json.decode(redact(told))["a"]
 
 
+@pytest.mark.parametrize("quote", ["&quot;", "&#34;", "&#x22;", "&amp;quot;", "&#39;", "&apos;", "&amp;#39;"])
+def test_behind_escapes_of_html(quote):
+    """A gateway's page that shows a body hides no credential behind HTML's escapes; what is no credential stays as it is."""
+    told = f"<pre>{{{quote}password{quote}: {quote}Zq8LmN4xT7vB{quote}, {quote}city{quote}: {quote}Athens{quote}}}</pre>"
+    assert told.replace("Zq8LmN4xT7vB", REDACTED) == redact(told)
+    assert "Authorization: [REDACTED]" == redact("Authorization: Bearer&nbsp;Zq8LmN4xT7vBc9Kq8LmN4xT7vB")
+    kept = "Tom &amp; Jerry &lt;3 &#x110000; &#99999; &quot;x&quot;"
+    assert kept == redact(kept)
+
+
 @pytest.mark.parametrize(("detector", "name"), NAMED)
 def test_each_name(detector, name):
     """A value under the name of a credential is replaced, in any spelling, by the detector of that name alone (S4-48, S4-120)."""

@@ -120,6 +120,24 @@ def by_generator(kind, error):
     list(raising())
 
 
+class DeepError(Exception):
+    """An answer's body as its text, as Ollama's client has it."""
+
+    def __init__(self):
+        self.error, self.status_code = '{"a":' * 5000, 400
+        super().__init__(self.error)
+
+
+@pytest.mark.parametrize("way", [by_block, by_decorator, by_coroutine, by_generator])
+def test_a_body_that_is_nested_too_deep_to_be_read(way, recording):
+    """The op has failed as any other, and nothing went wrong in recording it."""
+    with pytest.raises(DeepError), optree.session("agent"), optree.turn():
+        way(optree.tool, DeepError())
+    assert [("failed", "invalid")] == failures(recording)
+    assert ("failed", "DeepError: Error code: 400") == (recording.tree.session.status, recording.tree.session.error)
+    assert 0 == optree.health()["failures"]
+
+
 @pytest.mark.parametrize("way", [by_block, by_decorator, by_coroutine, by_generator])
 @pytest.mark.parametrize("kind", [optree.llm, optree.tool])
 def test_an_op_of_the_programs_own(way, kind):

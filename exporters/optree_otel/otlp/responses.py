@@ -65,7 +65,7 @@ def accepted_json(body: bytes) -> ExportResult | None:
     """Return the outcome of the same message in JSON; None if *body* is no JSON object."""
     try:
         answer = decode(body)
-    except DecodeError:
+    except (DecodeError, RecursionError):
         return None
     if not is_object(answer):
         return None
@@ -93,7 +93,7 @@ def status_text(body: bytes, content_type: str) -> str:
     if "json" in content_type:
         try:
             answer = decode(body)
-        except DecodeError:
+        except (DecodeError, RecursionError):
             answer = None
         if is_object(answer) and isinstance(answer.get("message"), str):
             return shown(answer["message"])

@@ -15,7 +15,20 @@ import msgspec
 from msgspec import UNSET
 
 from optree import OperationNode, SessionNode, Totals, TurnNode
-from optree.exporting import ENDED, Reasoning, add_entry, add_op, decode, dumps, is_list, is_object, redact, state, totals_of
+from optree.exporting import (
+    ENDED,
+    Reasoning,
+    add_entry,
+    add_op,
+    decode,
+    dumps,
+    is_list,
+    is_object,
+    redact,
+    state,
+    totals_of,
+    without_quoted,
+)
 from optree_otel.signals import content, llm, names
 from optree_otel.signals.protobuf import Attribute
 from optree_otel.signals.scope import SpanScope, op_end, session_end, turn_end
@@ -27,8 +40,8 @@ OTHER: Final = "_OTHER"
 """What the conventions call an error of no known type."""
 _TYPE = re.compile(r"(?:[a-z_]\w*\.)*[A-Z]\w*(?=:|$)")
 _PARAMETERS = {name: key for key, (name, _) in reversed(names.REQUEST.items())}
-_ERROR_BODY = "error.body"
-"""The attribute of an op that has all that a provider said of its failure, which is content."""
+_ERROR_BODY = ("error.body", "error.body.type")
+"""The attributes of an op that have all that a provider said of its failure, which is content."""
 _INPUT = (names.INPUT_MESSAGES, names.TOOL_ARGUMENTS)
 _OUTPUT = (names.OUTPUT_MESSAGES, names.TOOL_RESULT)
 
@@ -36,11 +49,12 @@ _OUTPUT = (names.OUTPUT_MESSAGES, names.TOOL_RESULT)
 def op_span(op: OperationNode, scope: SpanScope, *, end: float | None = None) -> Span:
     """Return the span of an op. One still open ends as `interrupted`, at *end* (epoch ms) or as `breaks` tells."""
     ended = op_end(op, scope) if end is None or op.ended_at is not None else max(op.started_at, end)
-    how = outcome(op)
+    how = outcome(op, whole=scope.content)
     session = scope.session
     own: dict[str, Any] = {} if op.attributes_json is UNSET else attributes_of(op.attributes_json)
     if own and not scope.content:
-        own.pop(_ERROR_BODY, None)
+        for name in _ERROR_BODY:
+            own.pop(name, None)
     attributes: list[Attribute] = [
         (names.PATH, op.path),
         (names.TXN, scope.txn),
@@ -75,7 +89,7 @@ def op_span(op: OperationNode, scope: SpanScope, *, end: float | None = None) ->
 def turn_span(turn: TurnNode, scope: SpanScope, *, end: float | None = None, links: Sequence[Link] = ()) -> Span:
     """Return the span of a turn; *end* as for an op. *links* go to other traces, as to the turn before where each has its own."""
     ended = turn_end(turn, scope) if end is None or turn.ended_at is not None else max(turn.started_at, end)
-    how = outcome(turn)
+    how = outcome(turn, whole=scope.content)
     own: dict[str, Any] = {} if turn.attributes_json is UNSET else attributes_of(turn.attributes_json)
     attributes: list[Attribute] = [
         (names.KIND, "turn"),
@@ -113,7 +127,7 @@ def session_span(session: SessionNode, scope: SpanScope, *, end: float | None = 
     """Return the span of a session, or of its latest round where it was resumed; *end* as for an op, *links* to other rounds."""
     began = session.resumed_at[scope.round - 1] if 0 < scope.round <= len(session.resumed_at) else session.started_at
     ended = session_end(session, began, scope) if end is None or session.ended_at is not None else max(began, end)
-    how = outcome(session)
+    how = outcome(session, whole=scope.content)
     attributes: list[Attribute] = [
         (names.KIND, "session"),
         (names.PATH, session.path),
@@ -385,9 +399,13 @@ class Outcome(NamedTuple):
 OK: Final = Outcome(STATUS_UNSET, "", [(names.STATUS, "ok")])
 
 
-def outcome(node: SessionNode | TurnNode | OperationNode) -> Outcome:
-    """Return what a span says of its node's end; one without an end was interrupted, one without a status says nothing."""
+def outcome(node: SessionNode | TurnNode | OperationNode, *, whole: bool = False) -> Outcome:
+    """Return what a span says of its node's end; one without an end was interrupted, one without a status says nothing.
+
+    Of its error what it quotes of a body is left out, where that is not wanted *whole*.
+    """
     status, error = state(node, live=False), node.error
+    error = error if whole or not error else without_quoted(error)
     if status == "ok":
         return OK
     if status == ENDED:

@@ -381,6 +381,21 @@ def test_what_a_provider_said_of_a_failure_is_content(content):
     assert "sk-proj" not in str(found)
 
 
+@pytest.mark.parametrize(
+    ("error", "kept"),
+    [
+        ("RuntimeError: agent failed: Error code: 400 - {'messages': ['my secret']}", "RuntimeError: agent failed: Error code: 400 - …"),
+        ('ValueError: 1 error: [{"input": "my secret"}]', "ValueError: 1 error: …"),
+        ('ValueError: said {\\"a\\": \\"my secret\\"}', "ValueError: said …"),
+        ("HTTPError: said: <html><p>my secret", "HTTPError: said: …"),
+        ("KeyError: 'x' in ['a', 'b'] (3 < 4)", "KeyError: 'x' in ['a', 'b'] (3 < 4)"),
+    ],
+)
+def test_what_an_error_quotes_is_content(error, kept):
+    """Behind an exception's words may stand a body with the user's: without content a span has the words alone."""
+    assert [kept, error] == [one_op(status="failed", error=error, content=content).message for content in (False, True)]
+
+
 def test_an_open_node_is_interrupted_where_it_was_last_heard_of():
     """A crash left it: the end is the last thing known, or what the caller says."""
     builder = SessionTreeBuilder("agent", txn=TXN, now=Ticking())
