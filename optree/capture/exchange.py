@@ -52,6 +52,8 @@ _HEADERS: Final = frozenset({b"content-type", b"content-encoding", *_REQUEST_IDS
 _WORKER: Final = Worker("capture")
 _LAST: Final = frozenset({"response.completed", "response.failed", "response.incomplete", "message_stop", "message-end"})
 """Types of a stream's last event."""
+_MOST_TOGETHER: Final = 1 << 18
+"""Bytes of a request, and of an answer, that are read and recorded in a step that other threads wait for."""
 _PIECE_BYTES: Final = 1 << 16
 """That are read at once."""
 _MOST_WAITING: Final = 4 << 20
@@ -146,7 +148,7 @@ def _begun(asked: Asked, where: Scope | None) -> ObservedCall:
         return ObservedCall(own, scope.finish)
 
     try:
-        if where is None or where.budget is not None:  # which may wait
+        if where is None or where.budget is not None or not 0 < asked.size <= _MOST_TOGETHER:  # it may wait, or take long
             return begin_op()
         return where.session.builder.core.stream.together(begin_op)
     except BaseException:  # an interrupt
@@ -244,7 +246,7 @@ class Exchange:
         if content is None or (answer := self._document(content)) is None:
             self._body = Body(self._kind if status < _REDIRECTED else "", "" if content is not None else told.get(b"content-encoding", ""))
         else:
-            self._whole = answer
+            self._whole, self._noted = answer, len(content)
         if self._call.is_own and (found := next((told[name] for name in _REQUEST_IDS if name in told), None)):
             self._call.op.builder.set_op(self._call.op, request_id=found)
         if status < _REDIRECTED:
@@ -383,7 +385,8 @@ class Exchange:
             op = self._call.op
             try:
                 finish = partial(self._finish, error)
-                finish() if op.spending is not None else op.builder.core.stream.together(finish)
+                is_quick = op.spending is None and self._whole is not None and self._noted <= _MOST_TOGETHER
+                op.builder.core.stream.together(finish) if is_quick else finish()
                 self._call.ended()
             except BaseException as raised:  # an interrupt, or a fault: what is begun is done whole
                 self._call.is_under_way = False

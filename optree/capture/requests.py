@@ -59,6 +59,8 @@ class Asked(NamedTuple):
     parameters: dict[str, Any]
     """All else that the body has."""
     host: str
+    size: int = 0
+    """Bytes of the body; 0 where they are not known."""
 
 
 def read(host: str, path: str, body: bytes) -> Asked | None:
@@ -82,7 +84,7 @@ def read(host: str, path: str, body: bytes) -> Asked | None:
         model = unquote(path.rpartition("/")[2].partition(":")[0])
     if (member == "messages" and not is_list(sent)) or not (isinstance(model, str) or "/deployments/" in path.lower()):
         return None
-    return Asked(provider_of_host(host, interface), model if isinstance(model, str) else None, messages_of(sent), told, host)
+    return Asked(provider_of_host(host, interface), model if isinstance(model, str) else None, messages_of(sent), told, host, len(body))
 
 
 def messages_of(sent: Any) -> list[Any] | None:

@@ -243,6 +243,7 @@ def test_a_call_that_is_one_document_is_two_writes(recording):
             batches.append([type(record).__struct_config__.tag for record in batch])
 
     with optree.session("agent") as session, optree.turn():
+        session.builder.core.stream._write = "structure"  # as that of a session on the disk
         session.builder.core.stream.subscribe(Batches(), ordered=False)
         exchange = begin("POST", "llm.example", "/v1/chat/completions", json.dumps(OLLAMA).encode())
         asked = batches[:]
