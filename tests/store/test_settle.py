@@ -92,9 +92,9 @@ def test_a_kill_between_ledger_and_removal_bills_nothing_twice(begin, killed):
     assert store.flush("snapshot")
     image = killed()
     assert "txn-1.live" in names(image)
-    before = billed(image)
+    before = image.billing.read_bytes()
     assert [] == settle_all(StoreOptions(image))
-    assert (["txn-1.json.zst"], before, 2) == (names(image), billed(image), len(before))
+    assert (["txn-1.json.zst"], before, 2) == (names(image), image.billing.read_bytes(), len(before.splitlines()))
 
 
 def test_only_what_ended_is_settled(begin, directory, killed):
@@ -356,6 +356,30 @@ def test_a_journal_that_nobody_read_is_not_removed(begin, directory):
     assert store.close(LONG)
     late[0].close(LONG)  # with no time left it stays in the journal, for whoever settles that
     assert ["txn-1:1.1#1", "txn-1:1.1#1000001"] == billed(directory)
+
+
+def test_a_journal_that_begins_under_a_name_that_was_free_is_not_removed(left):
+    """A process that recorded nothing removes its file as a session is settled; one that joins later, as the same writer, keeps its own."""
+    first = left.live("txn-1") / "j-0001-000001.jsonl"
+    first.touch()
+    late = []
+
+    class Joining(OS):
+        def open(self, path):
+            if path == first:
+                path.unlink()
+            return super().open(path)
+
+        def replacing(self, path, pieces, aside=None):
+            late.append(SessionStore("txn-1", StoreOptions(left), owner=False))
+            late[0].stream.put(r.Accounted("1.1", AccountingEntry("txn-1:1.1#1000001", 1.0, "llm")))
+            late[0].stream.flush()
+            yield from super().replacing(path, pieces, aside)
+
+    assert settle("txn-1", StoreOptions(left, system=Joining()))
+    assert [first] == [late[0].journal.path] == journals(left.live("txn-1"))
+    late[0].close(LONG)
+    assert ["txn-1:1.1#1", "txn-1:1.1#1000001", "txn-1:1.2#2"] == billed(left)
 
 
 def test_a_ledger_that_failed_half_way_has_each_entry_once(begin, directory):
