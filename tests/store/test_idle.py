@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from optree.errors import BusyError
-from optree.store import SessionStore, load, lock, ownership, resume_session, session_store, upkeep
+from optree.store import Directory, SessionStore, load, lock, ownership, resume_session, session_store, upkeep
 from optree.store.directory import journals
 from optree.store.options import StoreOptions
 from optree.store.settle import settle, settle_all, was_left
@@ -216,6 +216,18 @@ def test_a_lock_that_was_replaced_is_not_closed(begin):
     assert ([False, False], True) == ([store.rest(), store.rest()], store._lock.fd >= 0)
 
 
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_journal_that_was_removed_is_not_closed(begin, copied):
+    """Somebody removes the journal, or puts a copy in its place: it stays open, for the look that notices it."""
+    builder, store = begin()
+    busy(builder, 1)
+    store.flush()
+    path = store.journal.path.rename(store.live.parent / "aside")
+    if copied:
+        shutil.copy(path, store.journal.path)
+    assert ([False, False], True) == ([store.rest(), store.rest()], store.journal.fd >= 0)
+
+
 def test_nothing_of_idle_sessions_is_left_open(directory):
     """Once they have ended no descriptor is open that was not before, and the next idle session has a keeper of its own."""
     script = """
@@ -267,6 +279,25 @@ def test_a_journal_that_cannot_be_opened_again(begin, monkeypatch, killed, code)
     assert store.flush()
     loaded = load("txn-1", killed())
     assert ("clean", 2) == (loaded.damage.state, len(loaded.session.turns))
+
+
+def test_what_a_journal_has_that_cannot_be_opened_again_is_forced_to_the_disk(begin, monkeypatch):
+    """Its file is still there, and the session's: nothing of it is taken for removed, and a sync waits for it too."""
+    system = Forcing()
+    builder, store = begin(system=system, sync="write")
+    busy(builder, 1)
+    assert rested(store)
+    first = store.journal.path
+
+    def fail(*_args, **_options):
+        """Refuse."""
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(system, "reopen", fail)
+        busy(builder, 1)
+    assert ([], True) == ([said for said in store.problems if "removed" in said], store.flush("sync"))
+    assert {first.stat().st_ino, store.journal.path.stat().st_ino} <= {*system.forced}
 
 
 @pytest.mark.parametrize("call", ["is_at", "state", "lock"])
@@ -387,6 +418,52 @@ def test_what_is_synced_later_is_noted(begin):
     assert store.flush("sync")
     assert store.journal.last == lock.last_forced(store.live) > 0
     assert (-1, -1) == (store.journal.fd, store._lock.fd)
+
+
+class Forcing(OS):
+    """Notes which files were forced to the disk, by their numbers."""
+
+    def __init__(self):
+        self.forced = []
+
+    def datasync(self, fd):
+        """Wait for the disk, and note it."""
+        super().datasync(fd)
+        self.forced.append(os.fstat(fd).st_ino)
+
+
+def test_what_was_not_on_the_disk_when_its_file_was_closed_is_forced_to_it(begin):
+    """A sync of an idle session is True once the disk was asked for what its journal has, which is closed, and not before."""
+    system = Forcing()
+    builder, store = begin(system=system, sync="write")
+    busy(builder, 1)
+    assert rested(store)
+    assert [] == system.forced
+    assert store.flush("sync")
+    assert store.journal.path.stat().st_ino in system.forced
+
+
+def test_a_lock_that_is_closed_does_not_say_more_than_is_on_the_disk(begin):
+    """Nothing was forced to the disk: LOCK says so while the session is idle, and when it was let go: a power cut may have it all."""
+    builder, store = begin(sync="write")
+    busy(builder, 1)
+    assert rested(store)
+    said = [lock.last_forced(store.live)]
+    store.close(LONG)
+    assert [0, 0] == [*said, lock.last_forced(store.live)]
+
+
+def test_a_keeper_of_a_killed_process_stays_as_long_as_a_lock_names_it(begin, directory, tmp_path):
+    """It tells how long the session lasted, so who settles leaves it there, and removes it once the session is over."""
+    builder, store = begin()
+    busy(builder, 1)
+    assert rested(store)
+    image = Directory.of(shutil.copytree(directory.sessions.parent, tmp_path / "killed"))
+    assert [] == settle_all(StoreOptions(image))
+    assert keepers(directory) == keepers(image)
+    shutil.rmtree(image.live("txn-1"))
+    assert [] == settle_all(StoreOptions(image))
+    assert [] == keepers(image)
 
 
 def test_an_idle_session_that_is_killed_lasted_until_then(directory):

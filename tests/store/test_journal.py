@@ -396,6 +396,19 @@ def test_a_sync_that_is_ended_is_made_again(tmp_path, monkeypatch, error):
     own.close()
 
 
+def test_a_journal_whose_sync_failed_is_not_closed_as_idle(tmp_path):
+    """What the disk may have lost of it is to be written again, by whoever writes or flushes next: until then it stays open."""
+    system = Faulty("datasync", errno.EIO, times=1)
+    own = journal.Journal(tmp_path / "live", "txn-1", "0", ordinal=0, system=system)
+    own.take([r.SessionSet("", 1.0, title="one")])
+    system.arm()
+    assert (False, False) == (own.sync(), own.pause())
+    assert own.retry()
+    own.close()
+    assert ["j-0000-000001.jsonl", "j-0000-000002.jsonl"] == [path.name for path in journals(own.live)]
+    assert ["one"] == [record.title for record in read_journal(own.path, 0, OS()).records]
+
+
 class Meeting(OS):
     """Holds the first sync of a file's data until it is told to go on; others are made, or fail."""
 
