@@ -235,6 +235,33 @@ def test_journals_that_cannot_be_removed_are_later(begin, directory, call):
     assert ([call == "remove_directory"], 1) == ([store.live.exists()], len(Ledger(directory.billing).read()))
 
 
+def test_files_that_are_removed_behind_a_snapshot_that_is_not_wholly_there(begin, monkeypatch):
+    """A snapshot has its name, but the sync of that failed, and the journal is removed: the numbers there are no other process's."""
+    monkeypatch.setattr(upkeep, "SYNC_SECONDS", LONG)
+    system = Faulty("sync_directory", errno.EIO)
+    builder, store = begin(system=system, sync="write")
+    busy(builder, 1)
+    system.arm()
+    assert not store.snapshot()
+    system.mend()
+    shutil.rmtree(store.live)
+    store.flush()
+    assert ([], True) == ([said for said in store.problems if "another process" in said], store._lock.is_held)
+    builder.end_session()
+    assert store.close(LONG)
+
+
+def test_a_snapshot_that_is_removed_too_has_nothing(begin, directory, monkeypatch):
+    """All files go, the snapshot with them: what it had is lost until there is another one, and is counted."""
+    monkeypatch.setattr(upkeep, "SYNC_SECONDS", LONG)
+    builder, store = begin()
+    busy(builder, 1)
+    assert store.snapshot()
+    shutil.rmtree(directory.sessions)
+    assert (False, store.journal.last) == (store.flush(), store.unwritten)
+    assert (True, 0) == (store.snapshot(), store.unwritten)
+
+
 class Looking(OS):
     """Takes its time to look for a file, on one thread."""
 
