@@ -6,12 +6,15 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 
 import msgspec
 import pytest
 
+from optree.background import Job, Worker
 from optree.errors import BusyError
-from optree.store import Directory, SessionStore, load, lock, ownership, resume_session, session_store, upkeep
+from optree.store import Directory, SessionStore, journal, load, lock, ownership, resume_session, session_store, upkeep
 from optree.store.directory import journals
 from optree.store.options import StoreOptions
 from optree.store.settle import settle, settle_all, was_left
@@ -206,14 +209,15 @@ def test_a_lock_that_only_looks_changed(begin, monkeypatch):
     assert ([], True, True) == ([*store.problems], store.flush(), store._lock.rests)
 
 
-def test_a_lock_that_was_replaced_is_not_closed(begin):
-    """Somebody puts another file in LOCK's place: the session's files stay open, for the look that notices it."""
+def test_a_lock_that_was_replaced_is_not_closed(begin, directory):
+    """Somebody puts another file in LOCK's place: it stays open, for the look that notices it, and no keeper stands for it."""
     builder, store = begin()
     busy(builder, 1)
     store.flush()
     (store.live / "LOCK").rename(store.live.parent / "aside")
     (store.live / "LOCK").touch()
     assert ([False, False], True) == ([store.rest(), store.rest()], store._lock.fd >= 0)
+    assert [] == keepers(directory)
 
 
 @pytest.mark.parametrize("copied", [False, True])
@@ -256,6 +260,35 @@ def test_another_process_took_an_idle_session_whose_lock_was_removed(begin, dire
     lock.release([other])
     wait_for(store.flush)
     assert 0 == store.unwritten
+    assert 2 == len(load("txn-1", directory).session.turns)
+
+
+def test_a_lock_that_somebody_looks_at_is_its_owners_still(begin, directory, monkeypatch):
+    """A reader holds LOCK as a snapshot is to be written: that is later, and the session stays this process's."""
+    monkeypatch.setattr(upkeep, "SYNC_SECONDS", LONG)
+    builder, store = begin()
+    busy(builder, 1)
+    assert rested(store)
+    looking = lock.hold([store.live / "LOCK"])
+    assert (False, True, 1) == (store.snapshot(), store._lock.rests, len(keepers(directory)))
+    lock.release(looking)
+    assert lock.is_running(store.live)
+    assert store.snapshot()
+    assert ([], {}) == (keepers(directory), store.current_problems)
+
+
+def test_another_process_went_on_with_an_idle_session_whose_lock_was_removed(begin, again, directory, monkeypatch):
+    """It has come and gone before that was noticed: no snapshot is written over what it recorded."""
+    monkeypatch.setattr(upkeep, "SYNC_SECONDS", LONG)
+    builder, store = begin()
+    busy(builder, 1)
+    assert rested(store)
+    (store.live / "LOCK").unlink()
+    went_on, other = again("txn-1", directory)
+    busy(went_on, 1)
+    other.close(LONG)
+    before = directory.snapshot("txn-1").read_bytes()
+    assert (False, before) == (store.snapshot(), directory.snapshot("txn-1").read_bytes())
     assert 2 == len(load("txn-1", directory).session.turns)
 
 
@@ -359,13 +392,14 @@ def test_it_is_said_what_became_of_a_keeper(begin, directory, what):
     assert [f"files of session txn-1: {why} while it runs; they are written anew"] == [*store.problems]
 
 
-def test_where_descriptors_are_out_one_file_is_closed_at_a_time(begin, monkeypatch):
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])
+def test_where_descriptors_are_out_one_file_is_closed_at_a_time(begin, monkeypatch, code):
     """An open that fails for want of one has an idle session give up one file, and not all: others may take what gets free."""
     monkeypatch.setattr(ownership, "_open", {})
     monkeypatch.setattr(ownership, "_no_wait_until", 0.0)
     monkeypatch.setattr(ownership, "_WAIT_SECONDS", LONG)
     stores = [begin()[1] for _ in range(3)]
-    refusals = iter([OSError(errno.EMFILE, os.strerror(errno.EMFILE))])
+    refusals = iter([OSError(code, os.strerror(code))])
 
     def opening():
         """Fail once."""
@@ -375,6 +409,26 @@ def test_where_descriptors_are_out_one_file_is_closed_at_a_time(begin, monkeypat
 
     assert 7 == ownership.with_room(opening)
     assert (1, 3) == (sum(store.journal.fd < 0 for store in stores), sum(store._lock.fd >= 0 for store in stores))
+
+
+def test_who_waited_in_vain_for_files_to_be_closed_does_not_wait_again(monkeypatch):
+    """A close hangs: the first one to need a descriptor waits for a moment, and those of the next second not at all."""
+    monkeypatch.setattr(ownership, "_no_wait_until", 0.0)
+    go_on = threading.Event()
+
+    def hang():
+        """Wait."""
+        assert go_on.wait(LONG)
+
+    closing = Job(Worker("hanging"), hang, str)
+    try:
+        ownership._wait_for(closing)
+        monkeypatch.setattr(ownership, "_WAIT_SECONDS", LONG / 3)
+        since = time.monotonic()
+        ownership._wait_for(closing)
+        assert time.monotonic() < since + LONG / 6
+    finally:
+        go_on.set()
 
 
 @pytest.mark.parametrize("call", ["create", "own", "rewrite", "lock"])
@@ -408,6 +462,50 @@ def test_records_that_the_disk_refuses_keep_the_files_open(begin):
     assert (False, 0 < store.unwritten) == (rested(store), True)
     system.mend()
     assert store.flush()
+
+
+def test_a_session_of_which_records_are_lost_is_not_idle(begin, monkeypatch):
+    """Its journal says how many, and the next snapshot has them: until then it is looked after as a busy one."""
+    monkeypatch.setattr(upkeep, "SYNC_SECONDS", LONG)  # no snapshot of its own accord
+    monkeypatch.setattr(journal, "HELD_RECORDS", 0)
+    system = Faulty("write")
+    builder, store = begin(system=system)
+    system.arm()
+    builder.begin_turn(user="lost")
+    system.mend()
+    builder.begin_turn(user="kept")
+    assert (False, True, 1) == (rested(store), store.journal.whole, store.unwritten)
+    assert store.snapshot()
+    assert rested(store)
+
+
+class Recording:
+    """The lock of a session's steps, which another thread is quicker to take, once."""
+
+    def __init__(self, lock, builder):
+        self.lock, self.builder = lock, builder
+
+    def acquire(self, *args):
+        """Take it, behind that thread's records."""
+        builder, self.builder = self.builder, None
+        if builder is not None:
+            thread = threading.Thread(target=busy, args=(builder, 1))
+            thread.start()
+            thread.join(LONG)
+        return self.lock.acquire(*args)
+
+    def release(self):
+        """Give it back."""
+        self.lock.release()
+
+
+def test_what_is_recorded_as_its_files_are_to_be_closed_keeps_them_open(begin):
+    """Another thread records between the look whether a session is idle and the step in which its files are closed: they stay open."""
+    builder, store = begin()
+    store.flush()
+    store.rest()
+    before, store.stream._lock = store.journal.last, Recording(store.stream._lock, builder)
+    assert (False, True, True) == (store.rest(), store.journal.last > before, store.journal.fd >= 0)
 
 
 def test_what_is_synced_later_is_noted(begin):
@@ -561,6 +659,9 @@ def test_sessions_that_are_few_keep_their_files_open(begin, monkeypatch):
     """With no more than 16 sessions none is closed, however long it is idle."""
     monkeypatch.setattr(upkeep, "SYNC_SECONDS", 0.01)
     monkeypatch.setattr(ownership, "_open", {})
-    stores = [begin()[1] for _ in range(ownership.FEW + 1)]
+    stores = [begin()[1] for _ in range(16)]
+    are_many = [ownership.are_many()]
+    stores.append(begin()[1])
+    assert [False, True] == [*are_many, ownership.are_many()]
     wait_for(lambda: [store.journal.fd for store in stores].count(-1) >= 1)
-    assert ownership.FEW == sum(store.journal.fd >= 0 for store in stores)
+    assert 16 == sum(store.journal.fd >= 0 for store in stores)
