@@ -386,6 +386,18 @@ def test_steps_that_are_delivered_together(opened):
     assert [r.Accounted, r.OpEnd] == taker.batches[-1]
 
 
+def test_steps_together_among_others_that_are(opened):
+    """What is delivered together within such steps comes with these, at their end."""
+    taker = Batches()
+    builder = opened(taker)
+    builder.begin_turn()
+    del taker.batches[:]
+    inner = two_ops(builder)
+    builder.core.stream.together(lambda: (builder.core.stream.together(inner), builder.begin_op("tool", "last")))
+    apart = [[r.OpBegin], [r.OpBegin], [r.Accounted, r.OpEnd], [r.OpBegin]]
+    assert ([[kind for batch in apart for kind in batch]] if compiled() else apart) == taker.batches
+
+
 def test_lines_among_steps_together(opened):
     """Where each line is to be written at once, it is, though it is logged among them."""
     taker = Counting()
@@ -814,6 +826,22 @@ class Waits:
         """Take the lock, or not."""
         self.seconds += [timeout] if blocking else []
         return self.lock.acquire(blocking, timeout)
+
+
+def test_what_takes_long_alone_has_its_lock_until_its_end(opened, monkeypatch):
+    """Another thread waits for it in vain, and does not take the lock for one that an interrupt has left."""
+    monkeypatch.setattr(stream, "WAIT_SECONDS", 0.01)
+    found = opened(Counting()).core.stream
+    there, go = threading.Event(), threading.Event()
+    thread = threading.Thread(target=found.alone, args=(lambda _held: (there.set(), go.wait(LONG)),))
+    thread.start()
+    try:
+        assert there.wait(LONG)
+        assert not found.alone(bool)
+    finally:
+        go.set()
+        thread.join(LONG)
+    assert found.alone(bool)
 
 
 def test_one_wait_for_all_that_a_call_does(stuck, monkeypatch):
