@@ -217,7 +217,7 @@ def test_a_lock_that_was_replaced_is_not_closed(begin, directory):
     (store.live / "LOCK").rename(store.live.parent / "aside")
     (store.live / "LOCK").touch()
     assert ([False, False], True) == ([store.rest(), store.rest()], store._lock.fd >= 0)
-    assert [] == keepers(directory)
+    wait_for(lambda: [] == keepers(directory))
 
 
 @pytest.mark.parametrize("copied", [False, True])
@@ -273,8 +273,8 @@ def test_a_lock_that_somebody_looks_at_is_its_owners_still(begin, directory, mon
     assert (False, True, 1) == (store.snapshot(), store._lock.rests, len(keepers(directory)))
     lock.release(looking)
     assert lock.is_running(store.live)
-    assert store.snapshot()
-    assert ([], {}) == (keepers(directory), store.current_problems)
+    assert (True, {}) == (store.snapshot(), store.current_problems)
+    wait_for(lambda: [] == keepers(directory))
 
 
 def test_another_process_went_on_with_an_idle_session_whose_lock_was_removed(begin, again, directory, monkeypatch):
@@ -434,6 +434,7 @@ def test_who_waited_in_vain_for_files_to_be_closed_does_not_wait_again(monkeypat
 @pytest.mark.parametrize("call", ["create", "own", "rewrite", "lock"])
 def test_a_keeper_that_cannot_be_made(begin, directory, monkeypatch, call):
     """LOCK stays open then, and the session goes on."""
+    monkeypatch.setattr(ownership, "_open", {})  # with those of other tests it may be closed as one of many
     system = OS()
     builder, store = begin(system=system)
 
@@ -450,7 +451,7 @@ def test_a_keeper_that_cannot_be_made(begin, directory, monkeypatch, call):
     busy(builder, 1)
     assert store.flush()
     assert 1 == len(load("txn-1", directory).session.turns)
-    assert call == "create" or [] == keepers(directory)
+    wait_for(lambda: call == "create" or [] == keepers(directory))  # who looks for what is left there opens one, and removes it
 
 
 def test_records_that_the_disk_refuses_keep_the_files_open(begin):
@@ -610,6 +611,21 @@ os.waitpid(pid, 0)
     finally:
         os.kill(int(child), signal.SIGKILL)
         started.communicate()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_has_no_keeper_of_its_parent(directory):
+    """In the child nothing is to be noted each second: what stands for the parent's idle sessions is the parent's."""
+    script = """
+begin(); record('parent'); rest()
+if not (pid := os.fork()):
+    print(ownership._beat(), flush=True)
+    os._exit(0)
+os.waitpid(pid, 0)
+print(ownership._beat())
+end()
+"""
+    assert ["None", str(upkeep.SYNC_SECONDS)] == run(script, directory).split()
 
 
 def test_many_sessions_that_are_open_at_once(directory):
