@@ -181,6 +181,14 @@ def test_a_sign_of_life_that_cannot_be_is_none(tmp_path, noted):
     assert 0.0 == last_beat(tmp_path, began)
 
 
+def test_a_sign_of_life_later_than_its_file_is_none(tmp_path):
+    """A process cannot have noted that it lived then, where nothing was written since a minute before."""
+    noted = int(now_ms()) - 1_000
+    (tmp_path / "LOCK").write_bytes(b"%d" % noted)
+    os.utime(tmp_path / "LOCK", (noted / 1e3 - 60, noted / 1e3 - 60))
+    assert 0.0 == last_beat(tmp_path)
+
+
 @pytest.fixture
 def refused_five(begin, killed):
     """Return what a process left whose LOCK says that the disk refused five records, and the number of the last one that is there."""

@@ -12,10 +12,12 @@ import pytest
 from optree import records as r
 from optree.errors import BusyError
 from optree.store import SessionStore, load, lock, upkeep
+from optree.store.journal import Journal
 from optree.store.ledger import Ledger
-from optree.store.numbering import last_before_another
+from optree.store.numbering import given_by_others, last_before_another
 from optree.store.options import StoreOptions
 from optree.store.system import OS, REAL
+from optree.syscalls import calls
 from optree.tree import walk_ops
 from tests.store.faults import Faulty
 from tests.store.test_journal import busy
@@ -327,6 +329,18 @@ def test_a_session_that_is_saved_and_billed_is_not_over_before_its_files_are_gon
     wait_for(lambda: store.finished)
     assert store.close(LONG)
     assert ["txn-1.json.zst"] == [path.name for path in directory.sessions.iterdir()]
+
+
+def test_a_process_of_another_host_is_another_one(tmp_path, monkeypatch):
+    """In containers that share a disk each has the same number: who goes on there is told by its host."""
+    live, record = tmp_path / "live", r.SessionSet("", 1.0, title="one")
+    for host, first in ((calls.nodename(), 1), ("elsewhere", 5)):
+        with monkeypatch.context() as patch:
+            patch.setattr(calls, "nodename", lambda host=host: host)
+            journal = Journal(live, "txn-1", "0", ordinal=0, first=first)
+            journal.take([record])
+            journal.close()
+        assert (0 if first == 1 else 5) == given_by_others(live, {}, REAL)
 
 
 GOES_ON = """

@@ -436,15 +436,22 @@ def join(directory, opened):
     return one
 
 
-def test_a_process_that_joins_while_the_session_is_saved(begin, directory, join, monkeypatch):
-    """It takes no number of a process whose records are saved by then: its own would count as these."""
+@pytest.mark.parametrize("readable", [True, False])
+def test_a_process_that_joins_while_the_session_is_saved(begin, directory, join, monkeypatch, readable):
+    """It takes no number of a process whose records are saved by then, or may be: its own would count as these."""
     builder, store = begin()
     builder.begin_turn()
     join("quick")
     builder.end_session()
     assert store.flush("snapshot")
     monkeypatch.setattr("optree.store.session_store.known_vector", lambda *_, **_options: {})  # as it was before
+    if not readable:
+        saved = directory.snapshot("txn-1").rename(directory.sessions / "aside")
+        directory.snapshot("txn-1").mkdir()
     join("slow")
+    if not readable:
+        directory.snapshot("txn-1").rmdir()
+        saved.rename(directory.snapshot("txn-1"))
     settle("txn-1", StoreOptions(directory))
     assert {"quick", "slow"} == {op.name for _, _, op in walk_ops(load("txn-1", directory).session)}
 

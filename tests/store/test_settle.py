@@ -566,6 +566,23 @@ def test_what_a_process_left_that_was_killed_as_it_began(directory, files):
     assert not live.exists()
 
 
+def test_a_first_record_that_comes_as_its_directory_is_to_be_removed_is_kept(directory):
+    """A process that was slow to begin records, and ends, between the look at its files and the lock on them: they stay."""
+    live = directory.live("slow")
+    slow = journal.Journal(live, "slow", "0", ordinal=0)
+    age(live)
+
+    class Late(OS):
+        def own(self, path):
+            if slow.fd >= 0:
+                slow.take([r.SessionBegin("", 1.0, "slow", "a")])
+                slow.close()
+            return super().own(path)
+
+    assert not settle("slow", StoreOptions(directory, system=Late()))
+    assert [slow.path] == journals(live)
+
+
 @pytest.mark.parametrize("data", [b"not a journal\n", b'{"t":"journal",' + b"x" * 5000])
 def test_what_may_be_a_record_is_kept(directory, data):
     """A file that is no journal, or may have held records, stays where it is, with its directory."""
