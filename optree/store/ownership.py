@@ -230,10 +230,13 @@ _BEATING = Job(EACH_SECOND, _beat, str)
 
 def remove_unused(directory: Path, system: OS, live: list[Path]) -> None:
     """Remove keepers of processes that have gone, which none of the *live* directories names."""
+    unnamed: set[str] = set()
     with suppress(OSError):
         left = {name for name in os.listdir(directory) if name.startswith(PREFIX)}
-        for name in left - {lock.keeper_of(path) for path in live} if left else ():
-            if (fd := lock.take(directory / name, system, 0.0)) >= 0:
+        unnamed = left - {lock.keeper_of(path) for path in live} if left else left
+    for name in unnamed:
+        with suppress(OSError):  # of this one: it may be gone, or another user's
+            if (fd := lock.take(directory / name, system, 0.0, opened=system.open)) >= 0:
                 system.unlink(directory / name)
             lock.release({fd} - {-1}, system)
 

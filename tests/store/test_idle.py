@@ -565,6 +565,27 @@ def test_a_keeper_of_a_killed_process_stays_as_long_as_a_lock_names_it(begin, di
     assert [] == keepers(image)
 
 
+class Refusing(OS):
+    """One keeper is gone when it is opened, and another is another user's."""
+
+    def open(self, path):
+        """Open a file for its lock."""
+        if path.name.endswith("gone"):
+            path.unlink()
+        if path.name.endswith("others"):
+            raise PermissionError(13, "another user's", str(path))
+        return super().open(path)
+
+
+def test_keepers_that_were_left_are_removed_each_by_itself(tmp_path):
+    """One that may not be opened keeps no other, and one that has just gone is not made anew."""
+    names = [f"{ownership.PREFIX}{name}" for name in ("a", "b", "gone", "others", "z")]
+    for name in names:
+        (tmp_path / name).touch()
+    ownership.remove_unused(tmp_path, Refusing(), [])
+    assert [names[3]] == [path.name for path in tmp_path.iterdir()]
+
+
 def test_an_idle_session_that_is_killed_lasted_until_then(directory):
     """What tells how long it lasted is the keeper, which says each second that its process lives; then the session is anybody's."""
     started = run("begin(); record('first'); rest(); print(scopes[0][2], flush=True); input()", directory, wait=False)
