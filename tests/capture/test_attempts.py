@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 import threading
 
 import openai
@@ -100,3 +101,15 @@ def test_an_attempt_that_the_program_gives_up_costs_what_nobody_knows(provider, 
     over.set()
     totals = recorded.tree.session.totals
     assert (1, 1, 0.0) == (totals.llm_requests, totals.unknown_costs, totals.cost_usd)
+
+
+@pytest.mark.usefixtures("recording")
+@pytest.mark.parametrize(("is_sent", "unknown"), [(True, 1), (False, 0)])
+def test_an_attempt_that_timed_out_costs_what_nobody_knows(is_sent, unknown):
+    """A request that a server took, which says nothing, may cost something; one that found no server costs nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as silent, capture() as recorded, optree.session("agent"), optree.turn():
+        url = f"http://127.0.0.1:{silent.getsockname()[1] if is_sent else 9}/v1"
+        with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=0.1) as client, pytest.raises(openai.APIConnectionError):
+            client.chat.completions.create(model="gpt-5", messages=QUESTION)
+    totals = recorded.tree.session.totals
+    assert (1, unknown, 1 - unknown) == (totals.llm_requests, totals.unknown_costs, totals.known_costs)

@@ -12,10 +12,12 @@ import httpx
 import openai
 import pytest
 from botocore.exceptions import BotoCoreError
+from msgspec import Raw
 from msgspec.structs import replace
 
 import optree
 from optree.capture import FINDER, uninstrument
+from optree.capture.replay import as_recorded, is_replay
 from optree.cli.program import command_line
 from optree.errors import OptreeError
 from optree.formats.plain_json import PlainJson
@@ -345,6 +347,61 @@ def test_what_is_replayed_costs_nothing(provider, client):
     assert [(f"test-1:1.{at}", f"test-1:1.{at}", cost) for at, cost in ((1, 0.25), (2, 0.5), (3, 0.25))] == [
         (op.attributes["replay.of"], op.accounting[0].replay_of, op.attributes["replay.cost_usd"]) for op in llms(again)
     ]
+
+
+def test_a_replay_as_if_it_were_recorded(provider, client):
+    """Made a recording of its own, a replay costs what the answers had cost, and names neither the other session nor this machine."""
+    provider.says(PAID)
+    _, recorded = record(lambda: chat(client, "Weather?"))
+    with replay(recorded.tree):
+        _, again = record(lambda: chat(client, "Weather?"))
+    assert (True, True) == (is_replay(again.tree), "ingress" in again.tree.session.attributes)
+    tree = as_recorded(again.tree)
+    [op] = llms(again)
+    assert (False, {}, [(0.25, None)]) == (
+        is_replay(tree), tree.session.attributes, [(entry.cost_usd, entry.replay_of) for entry in op.accounting],
+    )  # fmt: skip
+    assert (recorded.tree.session.totals, 0.25) == (tree.session.totals, tree.session.totals.cost_usd)
+    assert "replay.cost_usd" not in op.attributes
+
+
+def test_an_answer_that_cannot_be_read(provider, client):
+    """Where what was recorded is damaged the client is refused, and nothing is sent."""
+    provider.says(CHAT)
+    _, recorded = record(lambda: chat(client, "Weather?"))
+    [op] = llms(recorded)
+    op.response.payload = Raw(b"{")
+    with replay(recorded.tree):
+        said, _ = record(lambda: refused(lambda: chat(client, "Weather?")))
+    assert (True, 1) == (said.startswith("optree replay: DecodeError: "), len(provider.requests))
+
+
+def test_what_several_attempts_had_cost(provider, client):
+    """A replay says what all that a program accounted for within one call had cost."""
+
+    def ask():
+        with optree.llm(provider="openai", model="gpt-5") as op:
+            chat(client, "Weather?")
+            op.account(status="failed", cost_usd=0.25)
+            op.account(cost_usd=0.5)
+
+    provider.says(CHAT)
+    _, recorded = record(ask)
+    with replay(recorded.tree):
+        _, again = record(ask)
+    [op] = llms(again)
+    assert (0.75, [0.0, 0.0]) == (op.attributes["replay.cost_usd"], [entry.cost_usd for entry in op.accounting])
+
+
+def test_an_answer_that_was_recorded_in_part(provider, client):
+    """An answer of which only some was recorded is not given for the whole."""
+    choice = {"index": 0, "message": {"role": "assistant", "content": "a " * 600_000}, "finish_reason": "stop"}
+    provider.says(Reply({**json.loads(CHAT.pieces[0]), "choices": [choice]}))
+    _, recorded = record(lambda: chat(client, "Weather?"))
+    expected = "the answer at 1.1 was too long to be recorded whole"
+    with pytest.raises(AssertionError, match=f"1.1: {expected}"), replay(recorded.tree):
+        said, _ = record(lambda: refused(lambda: chat(client, "Weather?")))
+    assert (f"optree replay: {expected}", 1) == (said, len(provider.requests))
 
 
 def test_a_fork(provider, client):

@@ -8,6 +8,7 @@ import math
 import threading
 
 import pytest
+from msgspec import Raw
 
 import optree
 from optree.errors import OptreeError
@@ -141,6 +142,17 @@ def test_a_generator_that_was_not_read_to_its_end():
     _, recorded = record(lambda: next(shelf.generated([1, 2])))
     with pytest.raises(AssertionError, match=r"1\.1: the call at 1\.1 was broken off when it was recorded"), replay(recorded.tree):
         record(lambda: refused(next, shelf.generated([1, 2])))
+
+
+def test_a_result_that_cannot_be_read():
+    """Where what was recorded is damaged the call is refused, and the tool does not run."""
+    shelf = Shelf()
+    _, recorded = record(lambda: drained(shelf.generated([1, 2])))
+    [op] = tools(recorded)
+    op.response.payload = Raw(b"{")
+    with replay(recorded.tree):
+        said, _ = record(lambda: refused(drained, shelf.generated([1, 2])))
+    assert (True, 1) == (said.startswith("optree replay: DecodeError: "), shelf.ran)
 
 
 class NoSuchCity(Exception):  # noqa: N818 - as programs have it
