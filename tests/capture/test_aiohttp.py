@@ -252,6 +252,18 @@ def test_a_timeout(provider, recording, hold):
     assert "Timeout" in op.error
 
 
+@pytest.mark.usefixtures("recording")
+def test_an_exception_that_names_an_address(provider):
+    """What a client raises names the whole address: in the tree a credential in that is left out."""
+    key = "AIzaSyAbCdEfGhIjKlMnOpQrStUvWxYz0123456"
+    provider.says(Reply({"error": {"message": "slow down"}}, status=429))
+    with capture() as recorded, optree.session("agent"), optree.turn(), pytest.raises(aiohttp.ClientResponseError) as raised:
+        asked(value, provider.url, params={"key": key}, session={"raise_for_status": True})
+    [op] = [op for _, _, op in walk_ops(recorded.tree)]
+    assert f"?key={key}" in str(raised.value)
+    assert ["?key=[REDACTED]", "?key=[REDACTED]"] == [said[said.index("?") :].strip("'") for said in (op.error, op.logs[0].message)]
+
+
 def test_a_call_that_finds_no_server(recording):
     """A request that nobody answers is a failed op with an attempt that failed."""
     provider = Provider()

@@ -32,7 +32,7 @@ from tests.capture import test_langchain as langchain
 from tests.capture import test_openai_agents as openai_agents
 from tests.capture import test_pydantic_ai as pydantic_ai
 from tests.capture.calls import CHAT, CHAT_TOOL
-from tests.capture.conftest import outcome, twice
+from tests.capture.conftest import outcome, record, twice
 from tests.capture.test_langchain import model as langchain_model  # noqa: F401 - a fixture
 from tests.capture.test_openai_agents import traced  # noqa: F401 - a fixture
 from tests.capture.test_pydantic_ai import model as pydantic_model  # noqa: F401 - a fixture
@@ -260,6 +260,18 @@ server = MCPServer("library", log_level="CRITICAL")
 looked = []
 
 
+@optree.tool
+def shelf(word):
+    """Be a tool of the program's own."""
+    return word.upper()
+
+
+@server.tool(structured_output=False)
+def lend(word: str) -> str:
+    """Return what that returns."""
+    return shelf(word)
+
+
 @server.tool()
 def look(word: str) -> str:
     """Return a word in capitals."""
@@ -328,6 +340,26 @@ def test_mcp_within_a_framework(provider, pydantic_model):  # noqa: F811
     expected, found, _, again = twice(provider, [pydantic_ai.ASKS, CHAT], run)
     assert (expected, ["Athens"]) == (found, looked)
     assert [("weather", "ran"), ("library:say", "given")] == given(again)
+
+
+def call_tool(name, arguments):
+    """Call a tool through MCP, and return its text."""
+
+    async def asking():
+        async with Client(server) as client:
+            return (await client.call_tool(name, arguments)).content[0].text
+
+    return asyncio.run(asking())
+
+
+def test_what_a_server_called_is_given_with_its_result():
+    """What was called behind MCP is not there for a call of the program's own: it was called once."""
+    _, recorded = record(lambda: call_tool("lend", {"word": "tides"}))
+    assert ["library:lend", "shelf"] == [op.name for op in tools(recorded)]
+    with pytest.raises(AssertionError, match=r"^1\.2: session test-1 has no more calls of the tool shelf$"), replay(recorded.tree):
+        found, again = record(lambda: (call_tool("lend", {"word": "tides"}), outcome(lambda: shelf("tides"))[0]))
+    assert ("TIDES", OptreeError) == found
+    assert [("library:lend", "given"), ("shelf", None)] == given(again)
 
 
 def test_hooks_are_taken_out():
