@@ -15,6 +15,7 @@ from crewai.events import crewai_event_bus
 from crewai.flow.runtime import Flow as RuntimeFlow
 from crewai.llms.base_llm import llm_call_context
 from crewai.llms.providers.openai.completion import OpenAICompletion
+from crewai.tools import tool
 from pydantic import BaseModel
 
 import optree
@@ -302,6 +303,27 @@ def test_tools_in_a_replay(provider, asks, function, hooked):  # noqa: ARG001 - 
     assert [(op.status, op.error, op.response and op.response.payload) for op in before] == [
         (op.status, op.error, op.response and op.response.payload) for op in behind
     ]
+
+
+def test_a_tool_that_runs_again_is_tried_again(hooked):  # noqa: ARG001 - as above
+    """In a replay a tool that calls others runs as often as CrewAI tries it, within its one op."""
+    tries = []
+
+    @tool("weather")
+    def flaky(city: str) -> str:
+        """Tell the weather."""
+        tries.append(city)
+        if len(tries) % 2:
+            raise ConnectionError("busy")
+        with optree.tool("thermometer") as op:
+            op.request(city=city)
+        return "rain"
+
+    with capture() as recorded:
+        expected = ask(crew_of(asks_by_text(), flaky))
+    with replay(recorded.tree), capture() as again:
+        assert expected == ask(crew_of(asks_by_text(), flaky))
+    assert (4, ["ok"], ["ok"]) == (len(tries), *[[op.status for op in ops_of(one, "weather")] for one in (recorded, again)])
 
 
 def test_models_in_a_replay(hooked):  # noqa: ARG001 - as above
