@@ -5,6 +5,7 @@ import contextlib
 import socket
 import threading
 
+import httpx
 import openai
 import pytest
 
@@ -81,6 +82,18 @@ def test_what_is_answered_after_a_refusal_is_billed(provider, way, asking, compi
     assert (1200, 64, 1, 1264, 1) == (
         totals.input_tokens, totals.output_tokens, totals.llm_requests, budget.used["tokens"], budget.used["calls"],
     )  # fmt: skip
+
+
+def test_a_refusal_that_is_still_open_is_over(provider, recording):
+    """A client that tries again before it has read or closed the refusal makes attempts at one call."""
+    provider.says(BUSY, ANSWER)
+    path, asked = f"{provider.url}/v1/chat/completions", {"model": "gpt-5", "messages": QUESTION}
+    with optree.session("agent"), optree.turn(), httpx.Client() as client, optree.llm(provider="openai", model="gpt-5"):
+        with client.stream("POST", path, json=asked) as refused:
+            answer = client.post(path, json=asked)
+    assert (429, 200) == (refused.status_code, answer.status_code)
+    [op] = [op for _, _, op in walk_ops(recording.tree)]
+    assert ["failed", "ok"] == [entry.status for entry in op.accounting]
 
 
 @pytest.mark.usefixtures("recording")

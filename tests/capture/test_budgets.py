@@ -110,6 +110,23 @@ def test_a_stream_that_is_read_behind_its_op_counts(provider):
         assert (17, "ok") == (budget.used["tokens"], op.node.status)
 
 
+@pytest.mark.usefixtures("recording")
+def test_as_much_as_a_late_answer_took_is_held_for_the_next_call(provider):
+    """The tokens of a stream that was read behind its op are what the next call may take too: one that would pass the limit is refused."""
+    provider.says(CHAT_EVENTS)
+    client = openai.OpenAI(base_url=f"{provider.url}/v1", api_key="none", max_retries=0)
+    with client, optree.session("agent"), optree.budget(tokens=20) as budget:
+        with optree.llm(provider="openai", model="gpt-5"):
+            usage = {"include_usage": True}
+            stream = client.chat.completions.create(model="gpt-5", messages=QUESTION, stream=True, stream_options=usage)
+        for _ in stream:
+            pass
+        optree.flush()
+        with pytest.raises(optree.BudgetExceeded):
+            chat(provider.url)
+        assert (17, 1) == (budget.used["tokens"], len(provider.requests))
+
+
 def test_calls_without_a_session(provider, tmp_path):
     """Calls of a program that begins no session are limited too; what is refused leaves no turn."""
     line = CommandLine(tmp_path)

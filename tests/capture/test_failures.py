@@ -9,7 +9,7 @@ import pytest
 import optree
 from optree.tree import walk_ops
 from tests.capture.calls import QUESTION
-from tests.capture.provider import EVENTS
+from tests.capture.provider import EVENTS, events
 
 ASKED = {"model": "gpt-5", "messages": QUESTION}
 OVERLOADED = 'data: {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}\n\n'
@@ -102,3 +102,18 @@ def test_a_stream_of_responses_that_fails(recording, event):
     assert ("failed", "Something broke", "model") == (op.status, op.error, op.attributes["error.class"])
     told = op.accounting[0].tokens
     assert (7 if "response" in event else None) == (None if told is None else told.input_tokens)
+
+
+def test_a_stream_that_fails_behind_its_turn(provider, recording):
+    """One that the program reads on when its turn has ended, and whose last event says that it failed, counts as a failed call."""
+    provider.says(events(LAST_EVENTS[0], done=False))
+    with optree.session("agent") as session, httpx.Client() as client:
+        with optree.turn():
+            asked = client.build_request(
+                "POST", f"{provider.url}/v1/responses", json={"model": "gpt-5", "input": "Weather?", "stream": True}
+            )
+            answer = client.send(asked, stream=True)
+        answer.read()
+    [op] = [op for _, _, op in walk_ops(recording.tree)]
+    assert [("failed", 7)] == [(entry.status, entry.tokens.input_tokens) for entry in op.accounting]
+    assert (1, 1) == (session.totals.llm_requests, session.totals.llm_failed)
