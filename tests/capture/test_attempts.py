@@ -88,9 +88,10 @@ def test_a_refusal_that_is_still_open_is_over(provider, recording):
     """A client that tries again before it has read or closed the refusal makes attempts at one call."""
     provider.says(BUSY, ANSWER)
     path, asked = f"{provider.url}/v1/chat/completions", {"model": "gpt-5", "messages": QUESTION}
-    with optree.session("agent"), optree.turn(), httpx.Client() as client, optree.llm(provider="openai", model="gpt-5"):
-        with client.stream("POST", path, json=asked) as refused:
-            answer = client.post(path, json=asked)
+    with optree.session("agent"), optree.turn(), optree.llm(provider="openai", model="gpt-5"), httpx.Client() as client:
+        refused = client.send(client.build_request("POST", path, json=asked), stream=True)
+        answer = client.post(path, json=asked)
+        refused.close()
     assert (429, 200) == (refused.status_code, answer.status_code)
     [op] = [op for _, _, op in walk_ops(recording.tree)]
     assert ["failed", "ok"] == [entry.status for entry in op.accounting]

@@ -1,6 +1,7 @@
 """The values of an answer's bytes, however these are cut, in time that grows with them."""
 
 import json
+import zlib
 
 import pytest
 
@@ -46,6 +47,15 @@ def test_a_long_stream_is_read_to_its_end():
     event = b"data: " + json.dumps({"t": "x" * (1 << 20)}).encode() + b"\n\n"
     assert 70 == sum(1 for _ in range(70) for _ in body.feed(event))
     assert body.flaw is None
+
+
+def test_a_stream_that_unpacks_without_end():
+    """A packed stream of which a little unpacks to more than 64 MiB is read so far, and no further; that is said."""
+    packer = zlib.compressobj(1, wbits=31)
+    packed = b"".join(packer.compress((b": " + b"x" * 1021 + b"\n") * 1024) for _ in range(70))
+    body = Body(EVENTS, "gzip")
+    assert [] == read(body, [packed + packer.compress(b'data: {"a": 1}\n\n') + packer.flush()])
+    assert "of an answer with more than 64 MiB in one piece the rest is not recorded" == body.flaw
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])

@@ -1,5 +1,6 @@
 """Errors of events over a websocket that ask for no response: each is a log line, and is given again in a replay."""
 
+import contextvars
 import json
 
 import pytest
@@ -7,6 +8,7 @@ import websockets.sync.client
 
 import optree
 from optree.capture.realtime import merged
+from optree.capture.recorded import key_of_event
 from optree.testing import capture, replay
 from optree.tree import walk_ops
 from optree.values import decode
@@ -109,3 +111,45 @@ def test_the_same_event_is_refused_as_often_as_it_was(model):
     with replay(recorded.tree):
         found, _ = record(lambda: talking(model.url, 1, UPDATE, 1, UPDATE, 1, CREATE))
     assert ["session.created", "Not possible", "session.updated"] == [one["message"] if isinstance(one, dict) else one for one in found]
+
+
+def test_the_last_of_several_items_is_refused(model):
+    """Of two items that wait an error about an item is of the last one; the other was sent, and stands in what is asked."""
+    sent = {"type": "conversation.item.create", "item": item("user", "Weather?")}
+    model.says(SESSION, HEARS, HEARS, error(param="item.content"), HEARS, *answer("r-1", "It rains"))
+    _, recorded = record(lambda: talking(model.url, 1, sent, BAD_ITEM, 1, CREATE, 3))
+    [(_, _, _, details)] = lines_of(recorded)
+    assert key_of_event(BAD_ITEM) == details["event.key"]
+    _, response = ops_of(recorded)
+    assert [item("user", "Weather?")] == asked_of(recorded, response)["messages"]
+
+
+def test_an_update_that_was_taken_is_not_refused(model):
+    """An error of an update behind one that the server took is of that update."""
+    taken = {"type": "session.update", "session": {"type": "realtime", "instructions": "Be long."}}
+    changed = merged(SESSION["session"], taken["session"])
+    model.says(SESSION, HEARS, {"type": "session.updated", "session": changed}, HEARS, error(param="session.audio.output.voice"))
+    _, recorded = record(lambda: talking(model.url, 1, taken, 1, UPDATE, 1))
+    [(_, _, _, details)] = lines_of(recorded)
+    assert key_of_event(UPDATE) == details["event.key"]
+
+
+def test_behind_an_op_that_has_ended(model):
+    """What goes on in the place of an op that has ended has an op of its own for it: the other is as it ended."""
+    model.says(SESSION, HEARS, error("mine"))
+    with capture() as recorded, optree.session("agent"), optree.turn():
+        with optree.tool("speak"):
+            place = contextvars.copy_context()
+        place.run(talking, model.url, 1, UPDATE | {"event_id": "mine"}, 1)
+    assert [("system", "session.update was refused: Not possible")] == [(kind, line) for kind, _, line, _ in lines_of(recorded)]
+
+
+def test_while_optree_is_switched_off(model, recording):
+    """Then it is not recorded, and the program reads it."""
+    model.says(SESSION, HEARS, error("mine"))
+    optree.configure(enabled=False)
+    try:
+        read = talking(model.url, 1, UPDATE | {"event_id": "mine"}, 1)
+    finally:
+        optree.configure(enabled=True)
+    assert ("Not possible", []) == (read[1]["message"], recording.sessions)

@@ -6,6 +6,7 @@ import pytest
 
 import optree
 from optree.builder.outcome import told_in
+from optree.capture.bodies import MOST_KEPT
 from optree.testing import capture, replay
 from optree.tree import walk_ops
 from optree.values import decode
@@ -128,6 +129,17 @@ def test_a_long_page(provider):
     assert key[:8] not in body
 
 
+@pytest.mark.parametrize(("data", "kind", "expected"), [
+    (b'"' + b"x" * 9000 + b'"', "application/json", '"' + "x" * 9000 + '"'),
+    ("€".encode() * 9999, "text/plain; charset=utf-8", "€" * (MOST_KEPT // 3)),
+], ids=["JSON", "cut"])  # fmt: skip
+def test_a_long_text(provider, data, kind, expected):
+    """A text of up to 16 KiB is kept whole, be it JSON or not; of a longer one as many whole characters as are in what is read."""
+    provider.says(Reply(data, status=500, kind=kind))
+    _, op, _ = refused(lambda: of_openai(provider.url))
+    assert expected == op.attributes["error.body"]
+
+
 def test_a_long_list(provider):
     """Of a long body lists have their first 20 members, with as much text as 16 KiB are; the log line has one notice of what is cut."""
     field = {"loc": ["body", 3], "msg": "bad", "input": "y" * 100}
@@ -170,5 +182,6 @@ def test_messages_of_odd_errors():
     assert "" == told_in({"detail": [[[{"msg": "deep"}]]]}).message
     assert "a.0: no" == told_in({"detail": {"loc": ["a", 0, None], "msg": "no", "input": PRIVATE}}).message
     assert "b" == told_in({"message": ["x"], "detail": "b"}).message
+    assert len(told_in({"detail": [{"loc": ["a"], "msg": "n" * 5000}] * 9}).message) < 1000
     assert (429, None) == told_in({"message": "no", "code": "429"})[2:0:-1]
     assert ("", None, 0, False) == told_in(7)
