@@ -127,3 +127,19 @@ def test_an_attempt_that_timed_out_costs_what_nobody_knows(is_sent, unknown):
             client.chat.completions.create(model="gpt-5", messages=QUESTION)
     totals = recorded.tree.session.totals
     assert (1, unknown, 1 - unknown) == (totals.llm_requests, totals.unknown_costs, totals.known_costs)
+
+
+@pytest.mark.usefixtures("recording")
+def test_an_attempt_that_waited_for_a_connection_costs_nothing(provider):
+    """A request that was not sent, as the client has no connection free for it, costs nothing; the one that has it is answered."""
+    over = threading.Event()
+    provider.says(Reply(ANSWER.pieces[0][:9], ANSWER.pieces[0][9:], hold=over))
+    path, asked = f"{provider.url}/v1/chat/completions", {"model": "gpt-5", "messages": QUESTION}
+    one = httpx.Client(limits=httpx.Limits(max_connections=1), timeout=httpx.Timeout(30, pool=0.01))
+    with capture() as recorded, optree.session("agent"), optree.turn(), one, one.stream("POST", path, json=asked) as answer:
+        with pytest.raises(httpx.PoolTimeout):
+            one.post(path, json=asked)
+        over.set()
+        answer.read()
+    first, second = [op.accounting[0] for _, _, op in walk_ops(recorded.tree)]
+    assert [("ok", None), ("failed", 0.0)] == [(entry.status, entry.cost_usd) for entry in (first, second)]

@@ -8,7 +8,7 @@ from botocore.exceptions import ClientError
 
 import optree
 from optree.testing import capture
-from optree.tracing.failures import class_of_error, class_of_status, class_of_text, status_of
+from optree.tracing.failures import class_of_error, class_of_raised, class_of_status, class_of_text, status_of
 from optree.tree import walk_ops
 
 
@@ -160,6 +160,16 @@ def test_what_the_program_says_of_a_failure_stands():
         with contextlib.suppress(TimeoutError), optree.tool("named", **{"error.type": "ours"}):
             raise TimeoutError
     assert [("failed", None), ("ok", None), ("failed", "ours")] == failures(recording)
+
+
+def test_an_exception_that_is_handled_is_not_why_another_op_fails():
+    """The class of the exception that is being handled is that of an op which failed with it, and of no other."""
+    with capture(), optree.session("agent"), optree.turn():
+        try:
+            by_block(optree.tool, TimeoutError("slow"))
+        except TimeoutError:
+            found = [class_of_raised(error) for error in ("TimeoutError: slow", "no such city", None)]
+    assert (["timeout", None, None], None) == (found, class_of_raised("TimeoutError: slow"))
 
 
 def told(**members):
