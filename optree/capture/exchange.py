@@ -169,7 +169,7 @@ class Exchange:
     """One attempt of a call. Pieces of its body are noted as they pass, and read by the worker, the last by `ended`."""
 
     __slots__ = (
-        *("_asked", "_began", "_body", "_call", "_chunks", "_is_over", "_kind", "_limit", "_lock", "_noted", "_read_to"),
+        *("_asked", "_began", "_body", "_call", "_chunks", "_is_over", "_kind", "_limit", "_lock", "_noted", "_number", "_read_to"),
         *("_refusal", "_result", "_status", "_whole"),
     )
 
@@ -193,6 +193,7 @@ class Exchange:
         self._refusal: Refusal | None = None
         self._is_over = self._asked = False
         call.begins()
+        self._number = call.attempts
 
     @property
     def op(self) -> Op:
@@ -414,22 +415,28 @@ class Exchange:
         if self._status >= _REDIRECTED or (status == "failed" and not call.is_answered):
             why = f"{self._status} {phrase_of(self._status)}" if self._status else ""
             said = ": ".join(filter(None, (why, (refusal.message if refusal is not None else None) if self._status else said)))
-            if told := self._status or status_of(error):
-                call.is_refused = True
-                call.op.builder.set_op(call.op, **{STATUS_CODE: told})
-            refusal = refusal or refusal_of(error)
-            about = None if refusal is None else refusal.told
-            call.fails(class_of_status(told, said, about) if told else class_of_error(error), refusal)
-            call.attempt_failed(said, (monotonic() - self._began) * 1e3, is_free=told >= _REDIRECTED or was_not_sent(error))
-            client = client_call()
-            if client is None or client.call is not call:  # else it may try again
-                call.end_op("failed", said)
+            self._refused(error, said, refusal or refusal_of(error))
             return
         if status == "failed":
             failure = class_of_error(error) if refusal is None else class_of_status(self._status, None, refusal.told)
             call.fails("invalid" if is_unread else failure, refusal or refusal_of(error))
         self._result.ended(status)
         call.end_op(status, said)
+
+    def _refused(self, error: BaseException | None, said: str, refusal: Refusal | None) -> None:
+        """End an attempt that brought no answer, and what that ends; one behind which another was begun ends nothing else."""
+        call, told, is_last = self._call, self._status or status_of(error), self._number == self._call.attempts
+        if told and is_last:
+            call.is_refused = True
+            call.op.builder.set_op(call.op, **{STATUS_CODE: told})
+        if is_last:
+            about = None if refusal is None else refusal.told
+            call.fails(class_of_status(told, said, about) if told else class_of_error(error), refusal)
+        is_free = told >= _REDIRECTED or was_not_sent(error)
+        call.attempt_failed(self._number, said, (monotonic() - self._began) * 1e3, is_free=is_free)
+        client = client_call()
+        if is_last and (client is None or client.call is not call):  # else it may try again
+            call.end_op("failed", said)
 
     def _as_text(self, body: Body, error: BaseException | None) -> Refusal | None:
         """Return a refusal that is no JSON, or an answer that cannot be read, as its text; None of others, and where it is not known."""

@@ -88,13 +88,18 @@ class ObservedCall:
     def _why(self) -> dict[str, Any]:
         return error_attributes(self.failure) | self.provider_error
 
-    def attempt_failed(self, why: str, latency: float, *, is_free: bool) -> None:
-        """Record an attempt that brought no answer; one *is free* that the provider refused."""
-        self.is_under_way = False
+    def attempt_failed(self, number: int, why: str, latency: float, *, is_free: bool) -> None:
+        """Record that the attempt of this *number* brought no answer; one *is free* that the provider refused."""
+        is_last = number == self.attempts
+        self.is_under_way = self.is_under_way and not is_last
         details = {name: value for name, value in self._why.items() if name != ERROR_BODY}
-        self.op.log(f"attempt {self.attempts} failed: {why}", "WRN", details=details or None)
+        self.op.log(f"attempt {number} failed: {why}", "WRN", details=(is_last and details) or None)
         self.op.account(status="failed", latency=latency, cost_usd=0.0 if is_free else None)
-        self._failed = next(iter(self.op.bare.accounting[-1:]), None)
+        entry = next(iter(self.op.bare.accounting[-1:]), None)
+        if is_last:
+            self._failed = entry
+        elif entry is not None and entry.status == "failed":
+            tried_again(self.op, entry)
 
     def end(self, status: Status, error: str | None) -> None:
         """End the op, if it is ours, and with the last one the turn of a program that begins none."""

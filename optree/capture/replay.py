@@ -170,7 +170,7 @@ class Replay:
             return _failed(_REFUSED, said)
         op.replayed = f"{self._txn}:{call.node.path}"
         costs = [entry.cost_usd for entry in call.node.accounting if entry.cost_usd is not None]
-        op.builder.set_op(op, **{REPLAY_OF: op.replayed}, **({COST: sum(costs)} if any(costs) else {}))
+        op.builder.set_op(op, **{REPLAY_OF: op.replayed}, **({COST: sum(costs)} if costs else {}))
         return reply
 
     def _why_refused(self, call: RecordedCall | None, request: Any, library: str) -> str:
@@ -337,8 +337,7 @@ class _Active:
                 self.asked.add(op.id)
             return None if found is None else found.answer(op, path, query, library=library)
         except Exception as error:  # noqa: BLE001 - the request must not be sent for it
-            fault(error)
-            return _failed(_REFUSED, f"{_SAYS}{type(error).__name__}: {error}")
+            return _failed(_REFUSED, _differs(found, op, error))
 
     def tool(self, op: Op, *, is_stream: bool = False, is_remote: bool = False, runs: str = "") -> Recorded | None:
         """Return what a call of a tool gets in place of a run; None if it runs. Raises `OptreeError` for one that may not run."""
@@ -348,8 +347,7 @@ class _Active:
         except OptreeError:
             raise
         except Exception as error:
-            fault(error)
-            raise OptreeError(f"{_SAYS}{type(error).__name__}: {error}") from error
+            raise OptreeError(_differs(found, op, error)) from error
 
     def socket_session(self, *, realtime: bool) -> dict[str, Any] | None:
         """Return the session with which a stand-in for a model behind a websocket begins; None where the program connects to that."""
@@ -381,6 +379,16 @@ class _Active:
         with self._lock:
             self._found, self._is_known = replay, replay is not None
             CURRENT_REPLAY.answer_tool = self.tool if replay is not None or os.environ.get(REPLAY) else None
+
+
+def _differs(replay: _Answering | None, op: Op, error: Exception) -> str:
+    """Note that a call gets nothing for a fault of ours, or since the recording is damaged; returns the words that it gets."""
+    fault(error)
+    why = f"what is recorded cannot be given: {type(error).__name__}: {error}"
+    if isinstance(replay, Replay):
+        replay.differences.append(f"{op.path}: {why}")
+    op.builder.set_op(op, **{DIFFERENCE: why})
+    return f"{_SAYS}{why}"
 
 
 class NotSentError(OptreeError, ConnectionError):
@@ -419,9 +427,10 @@ def as_recorded(tree: Tree) -> Tree:
         told = {name: one for name, one in known.items() if name not in (REPLAY_OF, COST, RAN_FOR, WHY)}
         op.attributes_json = raw(told) if told else UNSET
         op.logs = tuple(line for line in op.logs if not line.message.startswith(_SAYS))
+        cost: float | None = known.get(COST)
         for entry in op.accounting:
-            if entry.replay_of is not None:
-                entry.replay_of, entry.cost_usd = None, known.pop(COST, None)
+            if entry.replay_of is not None:  # the sum of several is the first one's
+                entry.replay_of, entry.cost_usd, cost = None, cost, None if cost is None else 0.0
     recount(list(walk_sessions(tree.session)))
     return tree
 

@@ -94,7 +94,11 @@ def test_a_refusal_that_is_still_open_is_over(provider, recording):
         refused.close()
     assert (429, 200) == (refused.status_code, answer.status_code)
     [op] = [op for _, _, op in walk_ops(recording.tree)]
-    assert ["failed", "ok"] == [entry.status for entry in op.accounting]
+    assert [("failed", True), ("ok", False)] == [(entry.status, entry.retried) for entry in op.accounting]
+    totals = recording.tree.session.totals
+    assert ("ok", 1, 0) == (op.status, totals.llm_requests, totals.llm_failed)
+    assert ["attempt 1 failed: 429 Too Many Requests"] == [line.message.partition(": slow")[0] for line in op.logs]
+    assert "http.response.status_code" not in op.attributes
 
 
 @pytest.mark.usefixtures("recording")

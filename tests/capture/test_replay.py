@@ -371,9 +371,9 @@ def test_an_answer_that_cannot_be_read(provider, client):
     _, recorded = record(lambda: chat(client, "Weather?"))
     [op] = llms(recorded)
     op.response.payload = Raw(b"{")
-    with replay(recorded.tree):
+    with pytest.raises(AssertionError, match="1.1: what is recorded cannot be given: DecodeError"), replay(recorded.tree):
         said, _ = record(lambda: refused(lambda: chat(client, "Weather?")))
-    assert (True, 1) == (said.startswith("optree replay: DecodeError: "), len(provider.requests))
+    assert (True, 1) == (said.startswith("optree replay: what is recorded cannot be given: DecodeError: "), len(provider.requests))
 
 
 def test_what_several_attempts_had_cost(provider, client):
@@ -391,6 +391,26 @@ def test_what_several_attempts_had_cost(provider, client):
         _, again = record(ask)
     [op] = llms(again)
     assert (0.75, [0.0, 0.0]) == (op.attributes["replay.cost_usd"], [entry.cost_usd for entry in op.accounting])
+    totals = as_recorded(again.tree).session.totals
+    assert (0.75, 2, 0) == (totals.cost_usd, totals.known_costs, totals.unknown_costs)
+
+
+@pytest.mark.parametrize("cost", [0.0, None])
+def test_what_a_free_call_had_cost(provider, client, cost):
+    """Nothing is not the same as unknown."""
+
+    def ask():
+        with optree.llm(provider="openai", model="gpt-5") as op:
+            chat(client, "Weather?")
+            op.account(cost_usd=cost)
+
+    provider.says(CHAT)
+    _, recorded = record(ask)
+    with replay(recorded.tree):
+        _, again = record(ask)
+    assert cost == llms(again)[0].attributes.get("replay.cost_usd")
+    as_recorded(again.tree)
+    assert [cost] == [entry.cost_usd for entry in llms(again)[0].accounting]
 
 
 def test_an_answer_that_was_recorded_in_part(provider, client):
