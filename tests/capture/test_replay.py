@@ -371,7 +371,7 @@ def test_an_answer_that_cannot_be_read(provider, client):
     _, recorded = record(lambda: chat(client, "Weather?"))
     [op] = llms(recorded)
     op.response.payload = Raw(b"{")
-    with pytest.raises(AssertionError, match="1.1: what is recorded cannot be given: DecodeError"), replay(recorded.tree):
+    with pytest.raises(AssertionError, match=r"1\.1: what is recorded cannot be given: DecodeError"), replay(recorded.tree):
         said, _ = record(lambda: refused(lambda: chat(client, "Weather?")))
     assert (True, 1) == (said.startswith("optree replay: what is recorded cannot be given: DecodeError: "), len(provider.requests))
 

@@ -150,7 +150,7 @@ def test_a_result_that_cannot_be_read():
     _, recorded = record(lambda: drained(shelf.generated([1, 2])))
     [op] = tools(recorded)
     op.response.payload = Raw(b"{")
-    with pytest.raises(AssertionError, match="1.1: what is recorded cannot be given: DecodeError"), replay(recorded.tree):
+    with pytest.raises(AssertionError, match=r"1\.1: what is recorded cannot be given: DecodeError"), replay(recorded.tree):
         said, _ = record(lambda: refused(drained, shelf.generated([1, 2])))
     assert (True, 1) == (said.startswith("optree replay: what is recorded cannot be given: DecodeError: "), shelf.ran)
 
