@@ -149,12 +149,16 @@ class Core:
 
     def after_fork(self, base: int) -> None:
         """Take up counters of one's own in a forked child."""
-        self.base = base
-        self.epoch += 1
-        self.numbers = count(base + 1)
+        self.count_from(base)
         for op in list(self.ops.values()):
             op.after_fork()
         self.streamed.clear()  # texts of the parent that are held back are the parent's to write
+
+    def count_from(self, base: int) -> None:
+        """Take up counters of a writer's own."""
+        self.base = base
+        self.epoch += 1
+        self.numbers = count(base + 1)
 
     def is_own(self, path: str) -> bool:
         """Tell whether this process has given a node its path; one that was forked may go on in what its parent has begun."""

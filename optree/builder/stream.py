@@ -278,6 +278,10 @@ class Stream:
         self.last_failure, self.reports = "", []
         self._job = Job(DELIVERY, self._run, self.fault)
 
+    def go_to(self, takers: Sequence[Taker]) -> None:
+        """Deliver to these takers alone from now on; within a step."""
+        self._serve(takers, takers[1:])
+
     def fault(self, error: BaseException | str) -> None:
         """Count a step that failed; `health()` reports it."""
         self.failures += 1

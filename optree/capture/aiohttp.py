@@ -23,8 +23,7 @@ from optree.values import MAX_ITEMS, encode, is_object, plain
 
 _UNPACKED: Final = frozenset({"gzip", "deflate", "br", "zstd"})
 """Encodings that aiohttp takes off itself."""
-_BREAK_SECONDS: Final = 0.02
-"""Behind the beginning of an answer that breaks off: what is not read by then, aiohttp drops."""
+_LOOK_SECONDS: Final = 0.005
 _MODEL: Final = ("messages", "contents", "input", "prompt")
 """A request to a model has one of these."""
 
@@ -94,21 +93,40 @@ async def _given(
         async def _create_connection(self, *_args: Any) -> Any:
             protocol = self._factory()
             protocol.connection_made(_Nowhere(protocol))
-            size = len(answer.body) + (answer.breaks is not None)
+            size = len(answer.body) + bool(answer.breaks)
             head = "".join(f"{name}: {value}\r\n" for name, value in {**answer.headers, "content-length": size}.items())
             protocol.data_received(f"HTTP/1.1 {answer.status} {phrase_of(answer.status)}\r\n{head}\r\n".encode() + answer.body)
-            if answer.breaks is not None:
-                asyncio.get_running_loop().call_later(_BREAK_SECONDS, protocol.connection_lost, None)
             return protocol
 
     recorded = module.ClientSession(connector=_Connector(), **told)
+    if not answer.breaks:
+        async with recorded:
+            return await function(recorded, method, url, **kwargs)
+    response = await function(recorded, method, url, **kwargs)
+    recorded.detach()  # what has come is still to be read
+    _break_off(response.content, _error_of(module, answer))
+    return response
+
+
+def _break_off(content: Any, error: Exception) -> None:
+    """Let a body break off once the program has read what came of it: aiohttp drops what is not read by then."""
+    if getattr(content, "_buffer", None):
+        asyncio.get_running_loop().call_later(_LOOK_SECONDS, _break_off, content, error)
+    else:
+        content.set_exception(error)
+
+
+def _error_of(module: ModuleType, answer: StoredReply) -> Exception:
+    """Return the exception of aiohttp's that a recorded error tells of."""
+    name, _, said = (answer.breaks or "").partition(": ")
+    kind: Any = getattr(module, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, module.ClientError)):
+        kind, said = module.SocketTimeoutError if answer.timed_out else module.ClientPayloadError, answer.breaks or ""
     try:
-        return await function(recorded, method, url, **kwargs)
-    finally:
-        if answer.breaks is None:
-            await recorded.close()
-        else:  # the answer is still to be read, and breaks off by itself
-            recorded.detach()
+        return kind(said)  # type: ignore[no-any-return]
+    except TypeError:  # one that wants more
+        error: Exception = module.ClientPayloadError(answer.breaks)
+        return error
 
 
 class _Nowhere(Transport):

@@ -42,7 +42,8 @@ class StoredReply(NamedTuple):
     """Of none it is why."""
     timed_out: bool = False
     breaks: str | None = None
-    """Why no more comes behind the body, as the exception that it was says it; None where it is whole."""
+    """Why no more comes behind the body, as the exception that it was says it; empty where the program wanted no more, and so gets no
+    exception; None where the body is whole."""
 
 
 def reply_of(call: RecordedCall, path: str, query: str) -> StoredReply | None:
@@ -71,7 +72,9 @@ def _failed_as_recorded(call: RecordedCall, path: str, query: str) -> StoredRepl
         return StoredReply(status, {**headers, **NOT_AGAIN, **_request_id(node)}, body)
     why = known.get(ERROR_TYPE)
     if STATUS_CODE not in known and why in ("network", "timeout"):
-        return StoredReply(NO_ANSWER, {}, (node.error or "").encode(), why == "timeout")
+        has_begun = node.reasoning is not None or USAGE_AT_START in known  # what came of it had no text
+        begun = _broken_off(call, path, query) if has_begun else None
+        return begun or StoredReply(NO_ANSWER, {}, (node.error or "").encode(), why == "timeout")
     status = known.get(STATUS_CODE, int(HTTPStatus.SERVICE_UNAVAILABLE))
     error = node.error or "the call failed when it was recorded"
     head, _, said = error.partition(": ")  # with the status ahead of it, as `Exchange` records it
@@ -83,10 +86,12 @@ def _failed_as_recorded(call: RecordedCall, path: str, query: str) -> StoredRepl
 def _broken_off(call: RecordedCall, path: str, query: str) -> StoredReply | None:
     """Return the beginning of a stream, as far as it was recorded, and what it broke off by: an error that it told, or its connection."""
     node, known = call.node, call.node.attributes
-    said = decode(node.response.payload) if node.response is not None else None
+    said = decode(node.response.payload) if node.response is not None else ""
     thought = "" if node.reasoning is None else "".join(chunk.text for chunk in node.reasoning.chunks)
     model = call.request.get("model") if is_object(call.request) else None
-    begun = broken_body_of(said, thought, model, known.get(USAGE_AT_START), path, call.request) if isinstance(said, str) else None
+    if not isinstance(said, str):
+        return None
+    begun = broken_body_of(said, thought, model, known.get(USAGE_AT_START), path, call.request)
     if begun is None:
         return None
     kind, body = begun
@@ -95,7 +100,8 @@ def _broken_off(call: RecordedCall, path: str, query: str) -> StoredReply | None
     if refusal is not None:
         told = text_body_of(refusal, "") if isinstance(refusal, str) else error_body_of(refusal, path, query, call.request)
         return StoredReply(int(HTTPStatus.OK), headers, body + told[1])
-    return StoredReply(int(HTTPStatus.OK), headers, body, known.get(ERROR_TYPE) == "timeout", node.error or "it was not read to its end")
+    why = "" if node.status == "cancelled" else node.error or "the connection broke"
+    return StoredReply(int(HTTPStatus.OK), headers, body, known.get(ERROR_TYPE) == "timeout", why)
 
 
 def _request_id(node: OperationNode) -> dict[str, str]:
@@ -143,7 +149,7 @@ def broken_body_of(said: str, thought: str, model: Any, usage: Any, path: str, r
     """Return the content type and body of a stream that broke off, by its text, reasoning and first usage; None where that is not known."""
     low, thoughts = path.lower().rstrip("/"), [thought] if thought else []
     if ":streamgeneratecontent" in low:
-        parts = [*({"text": one, "thought": True} for one in thoughts), {"text": said}]
+        parts = [*({"text": one, "thought": True} for one in thoughts), *([{"text": said}] if said else [])]
         return _EVENTS, _event({"candidates": [{"content": {"role": "model", "parts": parts}, "index": 0}], "modelVersion": model})
     if low.endswith("/api/chat"):
         message = {"role": "assistant", "content": said} | ({"thinking": thought} if thought else {})
@@ -154,11 +160,11 @@ def broken_body_of(said: str, thought: str, model: Any, usage: Any, path: str, r
     if low.endswith("/responses"):
         output: list[Any] = [{"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": one}]} for one in thoughts]
         text: dict[str, Any] = {"type": "output_text", "text": said, "annotations": []}
-        output.append({"type": "message", "id": "msg", "role": "assistant", "content": [text]})
+        output += [{"type": "message", "id": "msg", "role": "assistant", "content": [text]}] if said else []
         events = _numbered(_responses(answer | {"output": output, "parallel_tool_calls": True, "tool_choice": "auto", "tools": []}))
     elif low.endswith("/messages"):
         blocks: list[Any] = [{"type": "thinking", "thinking": one, "signature": ""} for one in thoughts]
-        events = _anthropic(answer | {"content": [*blocks, {"type": "text", "text": said}], "usage": usage})
+        events = _anthropic(answer | {"content": [*blocks, *([{"type": "text", "text": said}] if said else [])], "usage": usage})
     elif low.endswith("/v2/chat"):
         kinds = [{"type": "thinking", "thinking": one} for one in thoughts]
         events = _cohere({"id": answer["id"], "message": {"content": [*kinds, {"type": "text", "text": said}]}})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
@@ -135,11 +136,12 @@ def _given(module: ModuleType, request: Any, answer: StoredReply, *, is_stream: 
     """Return a recorded answer as the client's response, or raise that none came; *is_stream*: the program reads it itself."""
     if answer.status == NO_ANSWER:
         raise _error_of(module, request, answer.body.decode(), module.ReadTimeout if answer.timed_out else module.ConnectError)
-    if answer.breaks is None:
+    if answer.breaks is None or not (answer.breaks or is_stream):
         response = module.Response(answer.status, headers=answer.headers, content=answer.body, request=request)
     else:
-        error = _error_of(module, request, answer.breaks, module.ReadTimeout if answer.timed_out else module.ReadError)
-        if not is_stream:
+        other = module.ReadTimeout if answer.timed_out else module.ReadError
+        error = _error_of(module, request, answer.breaks, other) if answer.breaks else None
+        if error is not None and not is_stream:
             raise error
         broken: Any = type("Broken", (_Broken, module.SyncByteStream, module.AsyncByteStream), {})(answer.body, error)
         response = module.Response(answer.status, headers=answer.headers, stream=broken, request=request)
@@ -151,24 +153,28 @@ def _error_of(module: ModuleType, request: Any, told: str, other: type[BaseExcep
     """Return the client's exception that a recorded error tells of; the *other* one, where that was none of this client's."""
     name, _, said = told.partition(": ")
     kind: Any = getattr(module, name, None)
-    is_its_own = isinstance(kind, type) and issubclass(kind, module.TransportError)
-    error: BaseException = kind(said, request=request) if is_its_own else other(told, request=request)  # type: ignore[call-arg]
+    if isinstance(kind, type) and issubclass(kind, module.TransportError):
+        return kind(said, request=request)  # type: ignore[no-any-return]
+    kind = getattr(builtins, name, None)  # of a transport of the program's own
+    error: BaseException = kind(said) if isinstance(kind, type) and issubclass(kind, OSError) else other(told, request=request)  # type: ignore[call-arg]
     return error
 
 
 class _Broken:
-    """A response's stream that breaks off."""
+    """A response's stream that breaks off, or ends before the answer does."""
 
-    def __init__(self, body: bytes, error: BaseException) -> None:
+    def __init__(self, body: bytes, error: BaseException | None) -> None:
         self._body, self._error = body, error
 
     def __iter__(self) -> Iterator[bytes]:
         yield self._body
-        raise self._error
+        if self._error is not None:
+            raise self._error
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         yield self._body
-        raise self._error
+        if self._error is not None:
+            raise self._error
 
 
 class SentRequest:

@@ -19,7 +19,7 @@ from optree.store.saving import sweep
 from optree.store.settle import leave, remove
 from optree.store.system import PASSING
 
-_TRIES = 3
+_TRIES = 20
 
 
 class SessionFiles(NotedProblems):
@@ -72,8 +72,8 @@ class SessionFiles(NotedProblems):
             sweep(self.live, self._os)
 
     def _take_lock(self) -> bool:
-        """Make the directory and take its lock; of a session that goes on another process may remove both meanwhile, as settled."""
-        for left in reversed(range(_TRIES if self.again else 1)):
+        """Make the directory and take its lock; of a session that goes on other processes may remove both meanwhile, as settled."""
+        for _ in range(_TRIES if self.again else 1):
             try:
                 self._fresh = bool(self._os.make_directory(self.live)) and not self.again
                 if self._unused and not self._fresh:
@@ -81,7 +81,7 @@ class SessionFiles(NotedProblems):
                 return self._lock.take(fresh=self._fresh)
             except FileNotFoundError as error:
                 pass_on(error)
-                if not left:
+                if not self.again:
                     raise
         return False
 

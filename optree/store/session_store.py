@@ -44,6 +44,7 @@ class SessionStore(SessionFiles):
     late_stores: MutableMapping[str, SessionStore] | None = None  # in a child forked after the end: where it puts itself at a record
     counted = _healed = 0  # records that were lost when it was closed; those that were given up, and that a snapshot has since
     _saved = True  # False while the last snapshot that was tried is not on disk, or the bill of an ended session
+    _is_others = False  # True if another store of this process goes on with the session
     _missed = 0  # how often one after another a look found records that are in no file
     _looks_at = 0.0  # when an idle session's files are looked for next
     _left = False  # True if the session has ended, and journals remain, as while another process writes to it
@@ -181,12 +182,15 @@ class SessionStore(SessionFiles):
 
     def forget(self) -> None:
         """In a forked child: leave the parent's files alone."""
+        self._forget_files()
+        self.stream.after_fork(())
+
+    def _forget_files(self) -> None:
         self.journal.forget()
         self._release_lock()
         self.owner, self._later, self._healed, self._fresh = False, True, 0, False
         self._forget_problems()
         self._upkeep = Upkeep(self._beat, self._tick, self._save, self._leave, self._problem)
-        self.stream.after_fork(())
 
     def leave_to_parent(self) -> None:
         """In a child that was forked while the session began: record nothing into it."""
@@ -196,7 +200,7 @@ class SessionStore(SessionFiles):
     def after_fork(self, flushed: MutableMapping[str, SessionStore] | None = None) -> None:
         """In a forked child: write a journal of one's own into the session; if that has ended, at a record, and stand in *flushed* then."""
         self.forget()
-        self.process, self.late_stores = os.getpid(), flushed
+        self.process, self.late_stores, self._is_others = os.getpid(), flushed, False
         self.ended = self._closed = self._billed = self._left = self._is_left_to_disk = False
         self._begin_journal()
         self.unwritable_reason = self.journal.problem and self.unwritable_reason
@@ -207,6 +211,22 @@ class SessionStore(SessionFiles):
         if self._core is not None and (core := self._core()) is not None:
             core.listeners.clear()
             core.after_fork(self.journal.base)
+
+    def go_late(self) -> None:
+        """Write a journal of one's own for what is recorded late, since another store of this process goes on with the session."""
+        if self.late_stores is None and not self.unwritten:
+            self.stream.alone(self._go_late)
+
+    def _go_late(self, _held: bool) -> None:
+        self._forget_files()
+        self.late_stores, self._is_others = {}, True
+        self.ended = self._closed = self._billed = self._left = self._is_left_to_disk = False
+        self._begin_journal()
+        self.stream.go_to((self.journal,))
+        self._expect_late()
+        if self._core is not None and (core := self._core()) is not None:
+            core.listeners.clear()
+            core.count_from(self.journal.base)
 
     # Lock and journal
 
@@ -276,7 +296,7 @@ class SessionStore(SessionFiles):
         self.journal.close(1)  # it is tried again, and the program may wait for it
         self._beat()  # which notes what the disk has refused
         self._release_lock()
-        settle_later(self.txn, self.options)
+        settle_later(self.txn, self.options, own=not self._is_others)
         (LATE_UNWRITTEN.add if self.unwritten else LATE_UNWRITTEN.discard)(self)
         if done := self.journal.whole or bool(self.unwritable_reason):
             for step in (LATE, "files", "snapshot"):  # which is another's to write

@@ -82,6 +82,12 @@ class Leaving:
             if was_left(store.live, store.options.system):
                 settle_later(store.txn, store.options, own=False)
 
+    def go_on(self, txn: str) -> None:
+        """Let what is recorded late into a session that has ended here be a writer's of its own: it goes on, by another store."""
+        for store in self._ended:
+            if store.txn == txn:
+                store.go_late()
+
     def stores(self, *, closed: bool = True) -> list[SessionStore]:
         """Return them, or without those that are *closed*."""
         return [store for store, done in list(self._closed.items()) if closed or not done]

@@ -61,13 +61,13 @@ class Problems:
                 say(problem)
 
     def why_not_resumed(self, txn: str, error: Exception, directory: Directory, *, named: bool) -> str:
-        """Return why a session does not go on; report it, if the program *named* it and it is neither missing nor in use."""
+        """Return why a session does not go on; report it, if the program *named* it and it is damaged. A disk's problems come again."""
         if not isinstance(error, OSError):
             reason, more = str(error), ""
         else:
             reason = f"{error.filename or directory.sessions}: {error.strerror or error}"
             more = "; mend that and start again, or begin a new session without OPTREE_RESUME"
-        if named and not isinstance(error, (BusyError, NotFoundError)):
+        if named and not isinstance(error, (BusyError, NotFoundError, OSError)):
             self.report_happened(f"session {txn} cannot go on: {reason}")
         return reason if named else f"{reason}{more}"
 

@@ -260,9 +260,8 @@ class Runtime:
                 self.problems.report(f"session {txn} is not recorded in a forked process: {error}")
         for joined in [one for one in self._joined.values() if one.session.txn in self.stores]:
             joined.session.builder.core.after_fork(self.stores[joined.session.txn].journal.base)
-        for traced in mirrored:
-            for core in traced.cores if traced.txn in self.stores else ():
-                self._mirror(core, self.stores[traced.txn])
+        for core, store in [(core, self.stores[one.txn]) for one in mirrored if one.txn in self.stores for core in one.cores]:
+            self._mirror(core, store)
         end_with_multiprocessing()
 
     def _fork_store(self, txn: str, store: SessionStore) -> None:
@@ -421,6 +420,7 @@ class Runtime:
         try:
             if named:
                 self._close_ended()  # its files may be this process's still
+                self.leaving.go_on(txn)
                 if txn in self.stores or self.directory().exact(txn) is None:
                     raise NotFoundError(f"session {txn} is {'open in this process' if txn in self.stores else 'not there'}")
             builder, store, loaded = resume_session(txn, self._options(), stores=self.stores)

@@ -170,6 +170,86 @@ def test_a_program_that_stops_reading(provider):
     assert ["cancelled"] * 2 == [one.status for recording in (recorded, again) for one in llms(recording)]
 
 
+def test_a_program_that_reads_so_many_pieces(provider):
+    """It had no exception, and gets none, though its pieces are one now."""
+
+    def ask():
+        with _openai(provider.url).chat.completions.create(model="gpt-5", messages=QUESTION, stream=True) as stream:
+            return "".join(chunk.choices[0].delta.content or "" for chunk, _ in zip(stream, range(2), strict=False))
+
+    expected, found, _, _ = twice(provider, [cut(CHAT_EVENTS, 2, short=0)], ask)
+    assert ("It rains", "It rains") == (expected, found)
+
+
+def test_a_break_behind_reasoning(provider):
+    """Where no text had come, the reasoning and the first usage are given, and the break comes as the program reads."""
+    thinks = [
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "thinking", "thinking": "", "signature": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "hm"}},
+    ]
+    pieces = [b"event: " + one["type"].encode() + b"\ndata: " + json.dumps(one).encode() + b"\n\n" for one in thinks]
+    reply = Reply(MESSAGE_EVENTS.pieces[0], *pieces, kind=EVENTS, short=9)
+
+    def ask():
+        def thoughts():
+            with _anthropic(provider.url).messages.stream(model="claude-5", max_tokens=64, messages=QUESTION) as stream:
+                yield from (event.thinking for event in stream if event.type == "thinking")
+
+        return read(thoughts())
+
+    expected, found, recorded, again = twice(provider, [reply], ask)
+    assert ("hm", False) == (expected[0], expected[1] is None)
+    assert expected == found
+    assert told(recorded) == told(again)
+
+
+def test_an_exception_of_the_programs_own_transport(provider):
+    """Whatever a transport raises is raised again, if it is Python's for connections."""
+
+    class Breaking(httpx.SyncByteStream):
+        def __iter__(self):
+            yield CHAT_EVENTS.pieces[0]
+            raise ConnectionResetError(104, "gone")
+
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, headers={"content-type": EVENTS}, stream=Breaking()))
+
+    def ask():
+        with httpx.Client(transport=transport) as client:
+            sent = {"model": "gpt-5", "messages": QUESTION, "stream": True}
+            with client.stream("POST", f"{provider.url}/v1/chat/completions", json=sent) as answer:
+                return read(line for line in answer.iter_lines() if "It" in line)[1]
+
+    expected, found, _, _ = twice(provider, [CHAT], ask)
+    assert (ConnectionResetError, ConnectionResetError) == (expected, found)
+
+
+def test_a_program_by_aiohttp_that_is_slow_to_read(provider):
+    """What came of the answer is there when the program comes to it."""
+
+    async def ask():
+        came = []
+        async with aiohttp.ClientSession() as session:
+            sent = {"model": "gpt-5", "messages": QUESTION, "stream": True}
+            async with session.post(f"{provider.url}/v1/chat/completions", json=sent) as answer:
+                if is_slow:
+                    await asyncio.sleep(0.1)
+                try:
+                    async for line in answer.content:
+                        came.append(line)  # noqa: PERF401 - what came before an exception stays
+                except aiohttp.ClientError as error:
+                    return b"It " in came[0], type(error)
+        return None
+
+    is_slow = False
+    provider.says(cut(CHAT_EVENTS, 1))
+    with capture() as recorded, optree.session("agent"), optree.turn():
+        expected = asyncio.run(ask())
+    is_slow = True
+    with replay(recorded.tree), capture(), optree.session("agent"), optree.turn():
+        found = asyncio.run(ask())
+    assert (True, aiohttp.ClientPayloadError) == expected == found
+
+
 def test_a_run_that_went_on(provider):
     """A run in which a stream broke, and that asked once more, is a test of what it does then."""
 

@@ -118,6 +118,78 @@ with optree.session("assistant", resume={txn!r}) as session:
     assert calls == sorted(name.partition("#")[0] for name in billed(directory) if name.partition("#")[0] in calls)
 
 
+LATE = """
+import time
+order = sys.argv[1]
+with optree.session("a") as session, optree.turn(user="1"), optree.llm(provider="p", model="m") as op:
+    op.log("first")
+logged, entered, acknowledged = ["first"], [], []
+for step in order:
+    if step == "A":
+        logged.append(f"late {len(logged)}")
+        op.log(logged[-1])
+        op.account(input_tokens=1, cost_usd=0.25)
+    elif step == "F":
+        acknowledged.append(optree.flush("sync"))
+    elif step == "[":
+        scope = optree.session("a", resume=session.txn)
+        assert scope.__enter__().resumed
+        entered.append(scope)
+    else:
+        entered.pop().__exit__(None, None, None)
+acknowledged += [optree.flush("sync"), optree.flush("snapshot", 30)]
+health = optree.health()
+print(json.dumps([session.txn, logged, order.count("A"), all(acknowledged), health["ok"], health["lost"]]))
+"""
+
+
+@pytest.mark.parametrize("order", ["A[]", "[]A", "[A]", "[AF]A", "[][]A", "[A][AF]"])
+def test_what_an_earlier_request_records_late(finished, saved, directory, order):
+    """It is in the session, and billed, whether another request is in it, or was: a flush says so, and nothing is wrong."""
+    code, out, err = finished(f"import json, sys\nsys.argv = ['x', {order!r}]\n" + LATE)
+    assert (0, "") == (code, err)
+    txn, logged, accounted, *told = json.loads(out)
+    assert [True, True, 0] == told
+    root = saved(txn).session
+    [op] = [op for _, _, op in optree.walk_ops(root) if op.kind == "llm"]
+    assert sorted(logged) == sorted(line.message for line in op.logs)
+    assert 0.25 * accounted == root.totals.cost_usd
+    assert sorted(entry.id for entry in op.accounting) == sorted(billed(directory))
+    assert [] == [path.name for path in directory.sessions.iterdir() if path.is_dir()]
+
+
+def test_an_earlier_request_that_never_ends(finished, saved):
+    """A thread of it logs all the while as others go on with the session: each line that a flush has acknowledged is there, once."""
+    code, out, err = finished(
+        """
+        import json, threading
+        with optree.session("a") as session, optree.turn(user="1"), optree.tool("t") as op:
+            pass
+        logged, over = [], threading.Event()
+
+        def log():
+            while not over.is_set():
+                op.log(str(len(logged)))
+                logged.append(str(len(logged)))
+                over.wait(0.001)
+
+        thread = threading.Thread(target=log)
+        thread.start()
+        for _ in range(40):
+            with optree.session("a", resume=session.txn):
+                pass
+        over.set()
+        thread.join()
+        print(json.dumps([session.txn, logged, optree.flush("sync"), optree.flush("snapshot", 30), optree.health()["lost"]]))
+        """
+    )
+    assert (0, "") == (code, err)
+    txn, logged, *told = json.loads(out)
+    assert [True, True, 0] == told
+    [op] = [op for _, _, op in optree.walk_ops(saved(txn).session) if op.kind == "tool"]
+    assert sorted(logged) == sorted(line.message for line in op.logs)
+
+
 @pytest.mark.parametrize("name", ["nothing-there", "../../etc/passwd", "last", "a" * 1000, "\x1b[2J", "x\0y", 17])
 def test_a_name_that_no_session_has(finished, saved, name):
     """Whatever a request names, the program runs: a new session is begun, which says what it should have gone on with."""
