@@ -125,7 +125,10 @@ class OtelMirror:
             origin = here(root.attributes, self.settings.parent) if root is not None and owned else None
             sampled = self._sampling.takes(session, root if owned else None, origin, self.settings.parent)
         view = Resumed(session, root) if session.resumed and root is not None else session
+        earlier = self.exporters.get(session.txn) if session.resumed else None  # ahead of reading what is noted as delivered
         exporter = self.exporter(view, session, origin, sampled=sampled)
+        if earlier is not None:
+            exporter.follow(earlier)
         self.exporters[session.txn] = exporter
         self._homes[exporter] = session.directory
         self._folders.add(session.directory.sessions)

@@ -120,6 +120,14 @@ class SessionExporter:
         """True once it is delivered as far as this process has it, and other processes had a part in it."""
         self.live: Companion | None = None
         """The live trace beside this one."""
+        self._before: SessionExporter | None = None
+        """That of the session's earlier life in this process, as long as some of it is on its way."""
+        self._is_followed = False
+        """True once another one is that of the session's next life here."""
+
+    def follow(self, earlier: SessionExporter) -> None:
+        """Go on where another one of this process is still sending what the session has had before."""
+        self._before, earlier._is_followed = earlier, True
 
     def take_up(self) -> list[Key]:
         """Go on with a session that was loaded; returns the nodes that are missing still.
@@ -129,11 +137,12 @@ class SessionExporter:
         """
         root = self.view.session("")
         others = is_sending(self._sessions, self.txn, self.file)
-        if root is not None and root.resumed_at and (others or self.key(ROOT) in self.done):
+        on_its_way = self._before is not None and not self._before.left
+        if root is not None and root.resumed_at and (others or on_its_way or self.key(ROOT) in self.done):
             self.round = len(root.resumed_at)
             self._scopes.clear()
             self.file.add([f"{_ROUND}{self.round}"])
-        return [] if others else self.missing()
+        return [] if others or on_its_way else self.missing()
 
     def key(self, key: Key) -> str:
         """Return what a node is noted as."""
@@ -221,7 +230,9 @@ class SessionExporter:
 
     def finish(self) -> None:
         """Note that the session is delivered whole, if nothing of it is on its way or was left out."""
-        if self.finished and not self.left and (self.live is None or not self.live.left):
+        if self._before is not None and self._before.settled and not self._before.left:
+            self._before = None
+        if self.finished and not self.left and self._before is None and (self.live is None or not self.live.left):
             self.close()
 
     @property
@@ -261,7 +272,7 @@ class SessionExporter:
 
     def close(self) -> None:
         """Note that the session is delivered whole, if this process alone sent it; else the next run looks what is missing."""
-        if self.writer == _OWNING and self.saved:
+        if self.writer == _OWNING and self.saved and not self._is_followed:
             self.shared = self.has_others or self.late
             if not self.shared:
                 self.mark_done()

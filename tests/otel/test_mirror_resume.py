@@ -134,17 +134,20 @@ def test_sent_once_more(jaeger, tmp_path):
     assert all(seen([first[span.span_id]]) == seen([span]) for span in both)
 
 
-def test_a_conversation_that_one_process_goes_on_with(jaeger, tmp_path):
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_conversation_that_one_process_goes_on_with(jaeger, tmp_path, waits):
     """Each request of a service has its root span in the one trace, with what was done for it below; nothing is sent twice."""
-    with mirrored(tmp_path, jaeger.http):
+    with mirrored(tmp_path, jaeger.http) as mirroring:
         txn = None
-        for number in range(3):
+        for number in range(6):
             with optree.session("assistant", resume=txn) as session, optree.turn(user=f"question {number}"), optree.tool("search"):
                 txn = session.txn
-            assert optree.flush("export", 30)
-    spans = wait_for(lambda: found if len(found := jaeger.trace(trace_of(txn))) >= 9 else [])
-    assert 9 == len({span.span_id for span in spans})
+            assert not waits or optree.flush("export", 30)
+        assert optree.flush("export", 30)
+        assert 18 == mirroring.health()["traces"]["delivered"]
+    spans = wait_for(lambda: found if len(found := jaeger.trace(trace_of(txn))) >= 18 else [])
+    assert 18 == len({span.span_id for span in spans})
     roots = sorted((span for span in spans if span.attributes["optree.kind"] == "session"), key=lambda span: span.start_ns)
-    assert [None, 1, 2] == [root.attributes.get("optree.round") for root in roots]
-    assert [3, 3, 3] == [len(_below(spans, root.span_id)) for root in roots]
+    assert [None, *range(1, 6)] == [root.attributes.get("optree.round") for root in roots]
+    assert [3] * 6 == [len(_below(spans, root.span_id)) for root in roots]
     assert delivered_whole(tmp_path, txn)
