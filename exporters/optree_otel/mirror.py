@@ -117,8 +117,7 @@ class OtelMirror:
         return None
 
     def _attached(self, session: Traced) -> Taker:
-        root = session.session("")
-        owned = session.writer == "0000"
+        root, owned = session.session(""), session.writer == "0000"
         origin: Origin | None = None
         sampled = True
         with self.faults.caught():
@@ -127,10 +126,8 @@ class OtelMirror:
         view = Resumed(session, root) if session.resumed and root is not None else session
         earlier = self.exporters.get(session.txn) if session.resumed else None  # ahead of reading what is noted as delivered
         exporter = self.exporter(view, session, origin, sampled=sampled)
-        if earlier is not None:
-            exporter.follow(earlier)
-        self.exporters[session.txn] = exporter
-        self._homes[exporter] = session.directory
+        exporter.follow(earlier)
+        self.exporters[session.txn], self._homes[exporter] = exporter, session.directory
         self._folders.add(session.directory.sessions)
         if session.resumed and sampled:
             self.send(exporter, exporter.take_up())

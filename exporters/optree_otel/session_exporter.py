@@ -122,12 +122,14 @@ class SessionExporter:
         """The live trace beside this one."""
         self._before: SessionExporter | None = None
         """That of the session's earlier life in this process, as long as some of it is on its way."""
-        self._is_followed = False
+        self.is_followed = False
         """True once another one is that of the session's next life here."""
 
-    def follow(self, earlier: SessionExporter) -> None:
+    def follow(self, earlier: SessionExporter | None) -> None:
         """Go on where another one of this process is still sending what the session has had before."""
-        self._before, earlier._is_followed = earlier, True
+        self._before = earlier
+        if earlier is not None:
+            earlier.is_followed = True
 
     def take_up(self) -> list[Key]:
         """Go on with a session that was loaded; returns the nodes that are missing still.
@@ -272,7 +274,7 @@ class SessionExporter:
 
     def close(self) -> None:
         """Note that the session is delivered whole, if this process alone sent it; else the next run looks what is missing."""
-        if self.writer == _OWNING and self.saved and not self._is_followed:
+        if self.writer == _OWNING and self.saved and not self.is_followed:
             self.shared = self.has_others or self.late
             if not self.shared:
                 self.mark_done()

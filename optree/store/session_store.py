@@ -130,7 +130,8 @@ class SessionStore(SessionFiles):
         if level == "sync":
             return done and (self.finished or self._upkeep.within(timeout, self._journals.sync))
         if level == "snapshot" and self.owner:
-            return self.finished or (not self._closed and self._upkeep.ask(timeout) and self._saved)
+            saved = self.finished or (not self._closed and self._upkeep.ask(timeout) and self._saved)
+            return saved or self.finished or not self.owner  # another thread may have closed it meanwhile, or gone on with it
         return done
 
     def sync_soon(self) -> None:

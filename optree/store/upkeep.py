@@ -376,9 +376,9 @@ class Upkeep:
     def ask(self, timeout: float = 0.0) -> bool:
         """Ask for a snapshot, and wait until it is tried; False if it is not within *timeout* seconds."""
         self.start()
-        self._asked = next(self._numbers)
+        self._asked = max(self._asked, number := next(self._numbers))
         _asking[self] = None
-        return self.wait(timeout)
+        return self.wait(timeout, number)
 
     def want(self, *, soon: bool = False) -> None:
         """Let a snapshot be written: at once if it shall be *soon*, else when it is time for one."""
@@ -387,11 +387,11 @@ class Upkeep:
             self._not_before = 0.0
         self._saving.ask(max(0.0, self._not_before - monotonic()))
 
-    def wait(self, timeout: float) -> bool:
-        """Wait until all snapshots that were asked for are tried."""
-        if self._answered < self._asked and self._is_there(SAVING):
+    def wait(self, timeout: float, number: int | None = None) -> bool:
+        """Wait until all snapshots that were asked for are tried, or those up to this *number*: other threads go on asking."""
+        if self._answered < (last := self._asked if number is None else number) and self._is_there(SAVING):
             _ = self._saving.wait(timeout) if timeout > 0 else self._saving.ask()
-        return self._answered >= self._asked
+        return self._answered >= last
 
     def stop(self) -> None:
         """Let it end once what was asked for is done."""

@@ -634,3 +634,27 @@ def test_no_problem_holds_a_credential():
         problems = optree.health()["problems"]
     assert 2 == len(problems)
     assert "ghp_" not in "".join(problems)
+
+
+@pytest.mark.parametrize("indent", [16, 20])
+def test_a_flush_while_other_threads_flush_and_end_sessions(finished, indent):
+    """Behind its session or within, it is true of all that is saved: others may ask for more meanwhile, and close what has ended."""
+    code, out, err = finished(
+        f"""
+        import threading
+        told = []
+
+        def run():
+            for _ in range(15):
+                with optree.session("a"):
+                    with optree.turn(), optree.tool("t"):
+                        pass
+{" " * indent}told.append(optree.flush("snapshot", 30))
+
+        threads = [threading.Thread(target=run) for _ in range(4)]
+        [one.start() for one in threads]
+        [one.join() for one in threads]
+        print(told.count(True))
+        """
+    )
+    assert (0, "60", "") == (code, out.strip(), err)
