@@ -382,10 +382,9 @@ class Exchange:
         with self._lock or nullcontext():
             if self._is_over or self._call.is_inherited:
                 return
+            op, finish = self._call.op, partial(self._finish, error)
             self._is_over = True
-            op = self._call.op
             try:
-                finish = partial(self._finish, error)
                 is_quick = op.spending is None and self._whole is not None and self._noted <= _MOST_TOGETHER
                 op.builder.core.stream.together(finish) if is_quick else finish()
                 self._call.ended()
