@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from optree.store import settle, upkeep
+from optree.tracing.runtime import RUNTIME
 
 # A shared machine may take any time for one example, and for making it.
 settings.register_profile("optree", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -64,6 +65,16 @@ def no_closed_journals(monkeypatch):
     """Let no test wait for journals and sessions that another one has left, of which some are on disks that fail for ever."""
     monkeypatch.setattr(upkeep, "_left", set())
     monkeypatch.setattr(settle, "_left", {})
+
+
+@pytest.fixture(autouse=True)
+def options_of_its_own():
+    """Let no test have the options that another one has given: `configure` keeps them for the process."""
+    settings, config = RUNTIME.settings, RUNTIME.config
+    own, given = settings._own, set(settings._given)
+    yield
+    if RUNTIME.settings is settings:
+        settings._own, settings._given, RUNTIME.config = own, given, config
 
 
 @pytest.hookimpl(tryfirst=True)  # before those are left out that `-m` does not want
