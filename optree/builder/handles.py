@@ -24,6 +24,7 @@ from optree.builder.figures import (
 from optree.builder.guard import FAULTS, fault, guarded
 from optree.builder.turns import Turn
 from optree.clock import monotonic
+from optree.interrupts import new_rlock
 from optree.nodes import USAGE_AT_START, AccountingEntry, OperationNode, Payload, Severity, Status, Tokens
 from optree.tree import apply
 from optree.tree.totals import add_entry, add_failure, is_possible_cost, take_retried
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 _VRB: Severity = "VRB"
 _OK: Literal["ok"] = "ok"
+_ADDING = new_rlock()
 
 
 class Op(EntryState, eq=False):
@@ -242,14 +244,15 @@ class Op(EntryState, eq=False):
         entry.replay_of, entry.cost_usd, entry.upstream_inference_cost_usd = self.replayed, 0.0, None
 
     def _add(self, entry: AccountingEntry) -> None:
-        """Add an entry to the op and to the totals; within a step."""
+        """Add an entry to the op and to the totals; within a step, which may be without the stream's lock."""
         node, builder = self.bare, self.builder
         try:
-            if apply.account(node, entry):
-                for session in builder.chain:
-                    add_entry(session.totals, entry)
-            else:
-                recount(builder.chain)
+            with _ADDING:
+                if apply.account(node, entry):
+                    for session in builder.chain:
+                        add_entry(session.totals, entry)
+                else:
+                    recount(builder.chain)
             if node.ended_at is not None:
                 builder.core.touched.add(self.path)
             builder.core.stream.put(records.Accounted(self.path, entry))

@@ -274,7 +274,8 @@ account_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwn
         } else if (entry != NULL) {
             figures.cost = GET(entry, entry, cost_usd); /* which the entry holds */
         }
-        if (entry != NULL && (held = enter(stream)) != NULL && GET(node, op_node, ended_at) != Py_None) { /* ended with what it is in */
+        if (entry != NULL && (held = enter(stream)) != NULL && (held == Py_None || GET(node, op_node, ended_at) != Py_None)) {
+            /* ended with what it is in, or other threads add to it at once */
             result = leave(stream, held);
             plainly = result == 0;
         } else if (held != NULL) {

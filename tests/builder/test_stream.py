@@ -291,6 +291,48 @@ def test_waiting_is_bounded(opened):
     assert Counter(["hang", "late"]) == Counter(record.name for record in taker.of(r.OpBegin))
 
 
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("ops", [1, 4])
+def test_threads_that_account_while_a_disk_hangs(opened, late, ops):
+    """They do not wait, and none of their entries is lost: in the op, in the totals, and in the records."""
+    inside, gate, came = threading.Event(), threading.Event(), []
+
+    class Hanging:
+        def take(self, batch):
+            came.extend(record for record in batch if isinstance(record, r.Accounted))
+            if any(isinstance(record, r.SessionSet) for record in batch):
+                inside.set()
+                assert gate.wait(LONG)
+
+    builder = opened(Hanging())
+    accounted = [builder.begin_op("llm", "p:m") for _ in range(ops)]
+    for op in accounted if late else ():
+        op.account(input_tokens=0)
+        op.end()
+    hanging = threading.Thread(target=builder.set_title, args=("x",))
+    hanging.start()
+    assert inside.wait(LONG)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        workers = [
+            threading.Thread(target=lambda op=op: [op.account(input_tokens=1, cost_usd=0.25) for _ in range(200)])
+            for op in accounted * (4 // ops)
+        ]
+        for one in workers:
+            one.start()
+        for one in workers:
+            one.join()
+    finally:
+        sys.setswitchinterval(before)
+        gate.set()
+        hanging.join()
+    builder.core.stream.flush()
+    entries = [entry.id for op in accounted for entry in op.node.accounting]
+    assert 800 + ops * late == len(set(entries)) == len(came)
+    assert (800, 200.0) == (builder.node.totals.input_tokens, builder.node.totals.cost_usd)
+
+
 def test_a_slow_write_is_recovered_from(opened):
     """After one slow write, threads that never pause wait for each other again: the queue drains while they go on, and nothing is lost."""
     gate, hanging, stop = threading.Event(), threading.Event(), threading.Event()
