@@ -404,12 +404,19 @@ def two_ops(builder):
     return work
 
 
-def test_steps_that_are_delivered_together(opened):
-    """Their records come at once where that is compiled, in their order; its result, or what it raises, is the caller's."""
+@pytest.fixture
+def in_turn(opened):
+    """A builder in a turn, and what keeps how its records come from there on."""
     taker = Batches()
     builder = opened(taker)
     builder.begin_turn()
     del taker.batches[:]
+    return builder, taker
+
+
+def test_steps_that_are_delivered_together(in_turn):
+    """Their records come at once where that is compiled, in their order; its result, or what it raises, is the caller's."""
+    builder, taker = in_turn
     work = two_ops(builder)
     together = [r.OpBegin, r.OpBegin, r.Accounted, r.OpEnd]
     assert "ok" == builder.core.stream.together(work).bare.status
@@ -428,12 +435,9 @@ def test_steps_that_are_delivered_together(opened):
     assert [r.Accounted, r.OpEnd] == taker.batches[-1]
 
 
-def test_steps_together_among_others_that_are(opened):
+def test_steps_together_among_others_that_are(in_turn):
     """What is delivered together within such steps comes with these, at their end."""
-    taker = Batches()
-    builder = opened(taker)
-    builder.begin_turn()
-    del taker.batches[:]
+    builder, taker = in_turn
     inner = two_ops(builder)
     builder.core.stream.together(lambda: (builder.core.stream.together(inner), builder.begin_op("tool", "last")))
     apart = [[r.OpBegin], [r.OpBegin], [r.Accounted, r.OpEnd], [r.OpBegin]]
