@@ -25,7 +25,7 @@ from optree.tracing.results import ModelResult, OpResult, Report, Result, name_m
 from optree.tracing.runtime import RUNTIME, report_problem
 from optree.tracing.unrecorded import IN_OP, IN_SESSION, IN_TURN, SESSION, SwitchedOff
 from optree.tracing.wrapping import F, name_of, wrapped
-from optree.values import raw, text
+from optree.values import cut, raw, text
 
 H = TypeVar("H", Session, Turn, Op)
 _CLASSIFIED: Final = ("llm", "tool")
@@ -168,7 +168,7 @@ class SessionScope(_Instrument[Session]):
         super().__init__()
         self._agent = agent
         self._attributes = attributes
-        self._resume = text(resume) if resume else None
+        self._resume = cut(text(resume), 1000) if resume else None
 
     def begin(self, before: Scope | None, holder: Holder | None = None, arguments: Mapping[str, Any] | None = None) -> Scope:  # noqa: ARG002
         agent = self._agent or "agent"

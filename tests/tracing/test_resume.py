@@ -202,6 +202,13 @@ def test_a_name_that_no_session_has(finished, saved, name):
     assert "is not there" in told["not_resumed"]
 
 
+def test_a_name_as_long_as_a_document(finished, saved):
+    """A name may come from a request: the session that is begun instead keeps no more of it than tells what it was."""
+    assert (0, "False []\n", "") == finished(SERVICE + "session, history = answer('a' * 1_000_000, 'why')\nprint(session.resumed, history)")
+    told = saved().session.attributes
+    assert [True, True] == ["a" * 900 in told[name] and len(told[name]) < 1200 for name in ("continues", "not_resumed")]
+
+
 def test_one_that_is_open_here(finished, saved):
     """A session that is open in this process goes on where it is; who names it meanwhile gets one of its own, as a sub-agent does."""
     code, out, err = finished(
