@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from optree.background import Job, Worker
 from optree.builder import Op
 from optree.builder.core import Encoded
-from optree.capture.answering import STATUS_CODE
+from optree.capture.answering import JSON, STATUS_CODE
 from optree.capture.bodies import MOST_BYTES, Body, loads
 from optree.capture.observed import TOLD, AnswerOverWire, JoinedAnswer, ObservedCall, client_call, ended_by
 from optree.capture.program import PROGRAM
@@ -45,7 +45,6 @@ _REDIRECTED: Final = int(HTTPStatus.MULTIPLE_CHOICES)
 """The least status of those that bring no answer."""
 FIRST_CHUNK: Final = "time_to_first_chunk"
 """The attribute of an op that says after how many seconds the first piece of its answer came."""
-_JSON: Final = "application/json"
 _DRAIN_SECONDS: Final = 0.004
 _REQUEST_IDS: Final = (b"x-request-id", b"request-id", b"x-amzn-requestid", b"apim-request-id")
 _HEADERS: Final = frozenset({b"content-type", b"content-encoding", *_REQUEST_IDS})
@@ -267,7 +266,7 @@ class Exchange:
 
     def _document(self, content: bytes) -> dict[str, Any] | None:
         """Return an answer that is one JSON object; None for all else, which is to be read as a `Body`."""
-        if self._status >= _REDIRECTED or not self._kind.startswith(_JSON) or len(content) > MOST_BYTES:
+        if self._status >= _REDIRECTED or not self._kind.startswith(JSON) or len(content) > MOST_BYTES:
             return None
         try:
             value = loads(content)

@@ -20,6 +20,7 @@ from optree.store.settle import leave, remove
 from optree.store.system import PASSING
 
 _TRIES = 20
+"""A directory that is removed as its lock is taken is made again this often."""
 
 
 class SessionFiles(NotedProblems):

@@ -66,7 +66,7 @@ class _Unsettled(Struct):
     settled: int = 0
     """What *asked* was when that was done last."""
     own: bool = True
-    """False if all that is to be saved is of other processes, which have gone."""
+    """False if all that is to be saved is of others: processes that have gone, or another store of this one."""
 
     @property
     def live(self) -> Path:
@@ -101,7 +101,7 @@ def settle_beside(options: StoreOptions) -> None:
 def settle_later(txn: str, options: StoreOptions, *, own: bool = True) -> None:
     """Settle a session that this process has closed, as soon as that is possible: it is not saved and billed, or has late records.
 
-    These are this process's *own*, or of others that have gone.
+    What is to be saved is this caller's *own*, or all of others: processes that have gone, or another store of this one.
     """
     live, due = options.directory.live(txn), monotonic() + AGAIN_SECONDS
     with _guard:
