@@ -201,9 +201,8 @@ class SessionStore(SessionFiles):
     def after_fork(self, flushed: MutableMapping[str, SessionStore] | None = None) -> None:
         """In a forked child: write a journal of one's own into the session; if that has ended, at a record, and stand in *flushed* then."""
         self.forget()
-        self.process, self.late_stores, self._is_others = os.getpid(), flushed, False
-        self.ended = self._closed = self._billed = self._left = self._is_left_to_disk = False
-        self._begin_journal()
+        self.process = os.getpid()
+        self._begin_again(flushed)
         self.unwritable_reason = self.journal.problem and self.unwritable_reason
         self.stream.after_fork((self.journal,))
         if flushed is not None:
@@ -220,14 +219,18 @@ class SessionStore(SessionFiles):
 
     def _go_late(self, _held: bool) -> None:
         self._forget_files()
-        self.late_stores, self._is_others = {}, True
-        self.ended = self._closed = self._billed = self._left = self._is_left_to_disk = False
-        self._begin_journal()
+        self._begin_again({}, is_others=True)
         self.stream.go_to((self.journal,))
         self._expect_late()
         if self._core is not None and (core := self._core()) is not None:
             core.listeners.clear()
             core.count_from(self.journal.base)
+
+    def _begin_again(self, late_stores: MutableMapping[str, SessionStore] | None, *, is_others: bool = False) -> None:
+        """Write a new journal of one's own, as if nothing had ended; what comes after the end stands in *late_stores*."""
+        self.late_stores, self._is_others = late_stores, is_others
+        self.ended = self._closed = self._billed = self._left = self._is_left_to_disk = False
+        self._begin_journal()
 
     # Lock and journal
 
