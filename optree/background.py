@@ -85,6 +85,18 @@ class Wake:
         return self._lock.acquire(True, -1 if seconds is None else max(0.0, seconds))
 
 
+class BackgroundThread(threading.Thread):
+    """A daemon thread that is given none of the signals that are sent to the process: they are for the program's threads."""
+
+    def __init__(self, work: Callable[..., object], name: str, *arguments: object) -> None:
+        """Make a thread that calls *work* once it is started."""
+        super().__init__(target=work, args=arguments, name=_PREFIX + name, daemon=True)
+
+    def start(self) -> None:
+        """Start it. Raises `RuntimeError` if there can be no more threads."""
+        calls.with_signals_blocked(super().start)
+
+
 class Job:
     """Some work of a `Worker`; asked for several times before it begins, it is done once."""
 
@@ -162,7 +174,7 @@ def aside(work: Callable[[], object], seconds: float) -> Callable[[], bool]:
     Returns a function that tells whether it still goes on.
     """
     try:
-        thread = threading.Thread(target=work, name="optree-exit", daemon=True)
+        thread = BackgroundThread(work, "exit")
         thread.start()
         thread.join(seconds)
     except Exception as error:  # noqa: BLE001 - no memory, or too late for threads
@@ -244,7 +256,7 @@ class Worker:
     """One thread of this process, and the jobs that it does, those that are due longest first."""
 
     def __init__(self, name: str) -> None:
-        self._name = _PREFIX + name
+        self._name = name
         self._asked: deque[tuple[float, Job]] = deque()
         self._queue: list[tuple[float, int, Job]] = []
         self.refused: Exception | None = None
@@ -301,9 +313,7 @@ class Worker:
             return True
         self._started_at = now
         try:
-            start_new_thread(self._launch, ())
-            if _forked_by_thread and not _watched:
-                start_new_thread(_end_with_threads, ())
+            calls.with_signals_blocked(self._start)
         except BaseException as error:
             self._started_at = -_NEVER
             if isinstance(error, Exception):  # no more threads or memory, or the interpreter is going down
@@ -314,9 +324,14 @@ class Worker:
             raise
         return True
 
+    def _start(self) -> None:
+        start_new_thread(self._launch, ())
+        if _forked_by_thread and not _watched:
+            start_new_thread(_end_with_threads, ())
+
     def _launch(self) -> None:
         try:
-            threading.Thread(target=self._run, name=self._name, daemon=True).start()
+            BackgroundThread(self._run, self._name).start()
         except BaseException:  # noqa: BLE001 - there can be no other: then this one has no name
             self._run()
 

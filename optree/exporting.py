@@ -24,7 +24,7 @@ The names, by what they are for:
 - files: `open_file`, `open_regular`, `decoded_lines`, `line_blocks`, `LineBlock`, `BadLine`, `LineLog`, `unpack`, `OS`, `REAL`, and
   locks on them: `lock_file`, `lock_shared`, `unlock`; what they say of a session: `has_ended`
 - inside a program: `begin_session`, `forget_session`, `current_scope`, `Scope`, `report_problem`, `pass_on`, `new_rlock`, `if_free`,
-  `register_at_fork`, `Wake`, `usable_accelerator`
+  `register_at_fork`, `BackgroundThread`, `Wake`, `usable_accelerator`
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from optree.background import Wake
+from optree.background import BackgroundThread, Wake
 from optree.builder.histories import PooledHistory
 from optree.builder.outcome import without_quoted
 from optree.builder.stream import Taker
@@ -157,6 +157,7 @@ __all__ = [
     "UNKNOWN",
     "Accounted",
     "Answer",
+    "BackgroundThread",
     "BadLine",
     "Delivery",
     "Entries",

@@ -1,6 +1,7 @@
 """Threads that run beside the program, and the jobs that they do."""
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -48,3 +49,31 @@ def test_a_job_that_is_done_while_the_process_forks():
     """In the child it is not being done, as its thread is not there, and can be asked for; in the parent it goes on."""
     ran = subprocess.run([sys.executable, "-c", FORKS_BESIDE], capture_output=True, text=True, check=False, timeout=3 * LONG)
     assert (0, ["False True False", "0 True", "True False"]) == (ran.returncode, ran.stdout.splitlines()), ran.stderr
+
+
+AWAITED = """
+import os, signal
+import optree
+optree.configure(console=False, otel={"endpoint": "http://127.0.0.1:1"} if EXPORTS else "off")
+
+@optree.session(agent="root")
+def agent():
+    with optree.turn(user="go"), optree.tool("ask"):
+        pass
+
+agent()
+optree.flush(timeout=0.1)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+os.kill(os.getpid(), signal.SIGTERM)
+print(signal.sigwait({signal.SIGTERM}).name, flush=True)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "sigwait"), reason="this system has no signal that a thread could wait for")
+@pytest.mark.parametrize("exports", [False, True])
+def test_signals_are_for_the_programs_threads(exports, tmp_path):
+    """A program that blocks a signal and waits for it gets it, and is not ended by it in one of optree's threads."""
+    environ = os.environ | {"OPTREE_BASE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", AWAITED.replace("EXPORTS", str(exports))]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=LONG, check=False)
+    assert (0, "SIGTERM\n") == (done.returncode, done.stdout), done.stderr

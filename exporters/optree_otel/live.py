@@ -13,6 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from optree.exporting import (
+    BackgroundThread,
     OpBegin,
     OpEnd,
     Record,
@@ -239,7 +240,7 @@ class Live(Remembered):
     def _rouse(self) -> None:
         if (self._thread is None or not self._thread.is_alive()) and not self._stopped.is_set():
             try:
-                self._thread = threading.Thread(target=self._run, name="optree-otel-live", daemon=True)
+                self._thread = BackgroundThread(self._run, "otel-live")
                 self._thread.start()
             except Exception as error:  # noqa: BLE001 - no more threads or memory, or it is late for any: a flush looks as well
                 pass_on(error)

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from msgspec.structs import replace
 
 from optree import Directory, OperationNode
-from optree.exporting import Taker, Traced, has_ended, pass_on, redact, text
+from optree.exporting import BackgroundThread, Taker, Traced, has_ended, pass_on, redact, text
 from optree.exporting import redaction_settings as redaction
 from optree_otel import otel_context
 from optree_otel.delivered import BACKGROUND_BYTES, Addressee, addressed, is_done, is_sending, pending
@@ -466,7 +466,7 @@ def _undelivered(exporters: Iterable[SessionExporter], *, saved: bool) -> int:
 def _started(work: Callable[..., None], *arguments: Any) -> threading.Thread | None:
     """Start a thread that sends what other processes left; None if no thread can be started."""
     try:
-        thread = threading.Thread(target=work, args=arguments, name="optree-otel-pending", daemon=True)
+        thread = BackgroundThread(work, "otel-pending", *arguments)
         thread.start()
     except Exception as error:  # noqa: BLE001 - no more threads or memory
         pass_on(error)

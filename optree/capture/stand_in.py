@@ -7,11 +7,11 @@ machine.
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Iterator
 from itertools import count
 from typing import Any, Final
 
+from optree.background import BackgroundThread
 from optree.capture.bodies import loads
 from optree.capture.realtime import merged
 from optree.interrupts import suppress
@@ -40,8 +40,7 @@ def listen(session: dict[str, Any] | None) -> int:
         raise ConnectionError(_MISSING) from None
     listener = socket.create_server(("127.0.0.1", 0))
     listener.settimeout(_SECONDS)
-    served = (listener, session, ServerConnection, ServerProtocol(max_size=None))
-    threading.Thread(target=_serve, args=served, name="optree-replay", daemon=True).start()
+    BackgroundThread(_serve, "replay", listener, session, ServerConnection, ServerProtocol(max_size=None)).start()
     port: int = listener.getsockname()[1]
     return port
 

@@ -6,7 +6,6 @@ Where journals are many and the disk is slow, others help the first one to force
 from __future__ import annotations
 
 import os
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from errno import EMFILE, ENFILE
@@ -14,7 +13,7 @@ from itertools import count
 from pathlib import Path
 from time import monotonic, sleep
 
-from optree.background import Job, Steps, Worker, side_by_side
+from optree.background import BackgroundThread, Job, Steps, Worker, side_by_side
 from optree.interrupts import WeakMembers, pass_on, suppress
 from optree.records import Record
 from optree.store.system import OS, REAL
@@ -92,7 +91,7 @@ class _Syncing:
     def _get_help(self) -> None:
         for place in [self._free.pop() for _ in range(min(len(self._due), len(self._free)))]:
             try:
-                threading.Thread(target=self._help, args=(place,), name="optree-sync", daemon=True).start()
+                BackgroundThread(self._help, "sync", place).start()
             except Exception as error:  # noqa: BLE001 - no more threads, or memory: then it takes longer
                 pass_on(error)
                 self._free.append(place)

@@ -7,12 +7,18 @@ import os
 import resource
 import select
 import sys
+from collections.abc import Callable
 from functools import cache
 from itertools import count
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from optree import speed
 from optree.interrupts import pass_on, suppress
+
+if TYPE_CHECKING:
+    import signal
+else:
+    import _signal as signal  # a part of Python itself, as `signal` is not, which makes enumerations of it
 
 if sys.platform == "win32":
     raise ImportError("Windows has no such calls")
@@ -43,6 +49,10 @@ if sys.platform == "darwin":
 else:
     fsync, fdatasync = os.fsync, os.fdatasync
 
+T = TypeVar("T")
+_FAULTS = (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGSYS, signal.SIGTRAP)
+_BLOCKED = signal.valid_signals().difference(_FAULTS)
+"""The signals that are sent to a process; those of a fault are for the thread that has it."""
 _MOST_DESCRIPTORS = 1024
 _STDERR = 2
 _NEITHER_READ_NOR_WRITTEN: int = getattr(os, "O_PATH", os.O_RDONLY)
@@ -134,6 +144,19 @@ def flock_shared(fd: int) -> bool:
 def funlock(fd: int) -> None:
     """Let others lock the file."""
     fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+def with_signals_blocked(start: Callable[[], T]) -> T:
+    """Call a function that starts a thread, which is given no signal that is sent to the process: each goes to a thread of the program.
+
+    It may wait for one (`signal.sigwait`), or have a handler, which Python runs late where not the main thread took the signal.
+    """
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
+        return start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def process_start(pid: int) -> str | None:

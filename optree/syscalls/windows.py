@@ -15,12 +15,13 @@ from ctypes import wintypes
 from errno import ELOOP
 from stat import FILE_ATTRIBUTE_REPARSE_POINT
 from time import monotonic, sleep
-from typing import ParamSpec, TextIO
+from typing import ParamSpec, TextIO, TypeVar
 
 if sys.platform != "win32":
     raise ImportError("these are the calls of Windows")
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
 O_NOCTTY = O_NONBLOCK = 0
 O_NOFOLLOW = 1 << 28
@@ -186,6 +187,11 @@ def _lock(fd: int, how: int) -> bool:
 def _beyond() -> _Place:
     """Return the byte that is locked: far beyond every file's end, since what is locked here cannot be read by others."""
     return _Place(Offset=0xFFFF_FFFE, OffsetHigh=0x7FFF_FFFF)
+
+
+def with_signals_blocked(start: Callable[[], T]) -> T:
+    """Call a function that starts a thread, to which this system sends no signals."""
+    return start()
 
 
 def process_start(pid: int) -> str | None:

@@ -28,6 +28,7 @@ from opentelemetry.trace import SpanContext, StatusCode, format_span_id, format_
 
 from optree import Session, SessionTreeBuilder, configure, flush
 from optree.exporting import (
+    BackgroundThread,
     Scope,
     SessionBegin,
     begin_session,
@@ -338,7 +339,7 @@ class Later(Generic[T]):
             if self._thread is not None and self._thread.is_alive():
                 return
             try:
-                self._thread = threading.Thread(target=self._run, name="optree-otel-later", daemon=True)
+                self._thread = BackgroundThread(self._run, "otel-later")
                 self._thread.start()
             except Exception as error:  # noqa: BLE001 - no more threads or memory: there is no other look
                 pass_on(error)

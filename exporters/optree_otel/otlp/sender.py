@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from msgspec.structs import asdict
 
-from optree.exporting import Wake, if_free, pass_on, redact, text
+from optree.exporting import BackgroundThread, Wake, if_free, pass_on, redact, text
 from optree_otel.otel_context import suppress_instrumentation
 from optree_otel.otlp.batches import Batches, Limits, Pause, Source
 from optree_otel.otlp.responses import ExportResult
@@ -191,7 +191,7 @@ class Sender(Generic[T]):
         """Start the thread, unless another caller did."""
         if not self._has_thread():
             try:
-                self._thread = threading.Thread(target=self._run, name=f"optree-otel-{self._signal}", daemon=True)
+                self._thread = BackgroundThread(self._run, f"otel-{self._signal}")
                 self._thread.start()
             except Exception as error:  # noqa: BLE001 - no threads or memory, or Python is ending: the saved tree has the nodes
                 pass_on(error)
@@ -312,7 +312,7 @@ class Sender(Generic[T]):
         """Have the queue looked at while an attempt is under way, which may take a minute: what is put meanwhile costs nothing more."""
         if self._guard is None:
             try:
-                self._guard = threading.Thread(target=self._keep_guard, name=f"optree-otel-{self._signal}-guard", daemon=True)
+                self._guard = BackgroundThread(self._keep_guard, f"otel-{self._signal}-guard")
                 self._guard.start()
             except Exception:  # noqa: BLE001 - the next attempt may have one
                 self._guard = None
