@@ -154,9 +154,10 @@ def with_signals_blocked(start: Callable[[], T]) -> T:
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
         signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
-        return start()
+        started = start()  # a `return` would leave the `try` before a handler's exception behind this call is raised
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    return started
 
 
 def process_start(pid: int) -> str | None:
