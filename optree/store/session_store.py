@@ -212,12 +212,15 @@ class SessionStore(SessionFiles):
             core.listeners.clear()
             core.after_fork(self.journal.base)
 
-    def go_late(self) -> None:
-        """Write a journal of one's own for what is recorded late, since another store of this process goes on with the session."""
-        if self.late_stores is None and not self.unwritten:
-            self.stream.alone(self._go_late)
+    def go_late(self, seconds: float) -> bool:
+        """Write a journal of one's own for what is recorded late, since another store of this process goes on with the session.
 
-    def _go_late(self, _held: bool) -> None:
+        False if that is just being saved, and for longer than so many seconds: it would be saved over what comes.
+        """
+        late = self.late_stores is not None or self.unwritten
+        return bool(late or if_free(self._writing, partial(self.stream.alone, self._go_late), seconds))
+
+    def _go_late(self, _held: bool) -> bool:
         self._forget_files()
         self._begin_again({}, is_others=True)
         self.stream.go_to((self.journal,))
@@ -225,6 +228,7 @@ class SessionStore(SessionFiles):
         if self._core is not None and (core := self._core()) is not None:
             core.listeners.clear()
             core.count_from(self.journal.base)
+        return True
 
     def _begin_again(self, late_stores: MutableMapping[str, SessionStore] | None, *, is_others: bool = False) -> None:
         """Write a new journal of one's own, as if nothing had ended; what comes after the end stands in *late_stores*."""
@@ -299,7 +303,7 @@ class SessionStore(SessionFiles):
         """Close again, after late records, as of an object that ends with the process; False if some are not written."""
         self.journal.close(1)  # it is tried again, and the program may wait for it
         self._beat()  # which notes what the disk has refused
-        self._release_lock()
+        if_free(self._writing, self._release_lock)  # else the thread that saves it has the lock, and lets go of it then
         settle_later(self.txn, self.options, own=not self._is_others)
         (LATE_UNWRITTEN.add if self.unwritten else LATE_UNWRITTEN.discard)(self)
         if done := self.journal.whole or bool(self.unwritable_reason):

@@ -10,6 +10,7 @@ from optree.background import Job
 from optree.builder import Op, SessionTreeBuilder, Turn
 from optree.builder.core import Core
 from optree.clock import now_ms
+from optree.errors import BusyError
 from optree.ids import trace_id
 from optree.interrupts import WeakMembers
 from optree.records import OpBegin, TurnBegin
@@ -19,6 +20,9 @@ from optree.store.upkeep import SAVING
 from optree.tracing.handles import Session
 from optree.tree import apply
 from optree.tree.path import parent_label
+
+_SAVING_SECONDS = 1.0
+"""The longest that a begin waits for late records of the session that is to go on, which are just being saved."""
 
 
 class Joined(NamedTuple):
@@ -83,10 +87,13 @@ class Leaving:
                 settle_later(store.txn, store.options, own=False)
 
     def go_on(self, txn: str) -> None:
-        """Let what is recorded late into a session that has ended here be a writer's of its own: it goes on, by another store."""
+        """Let what is recorded late into a session that has ended here be a writer's of its own: it goes on, by another store.
+
+        Raises `BusyError` if it is being saved, and is not soon.
+        """
         for store in self._ended:
-            if store.txn == txn:
-                store.go_late()
+            if store.txn == txn and not store.go_late(_SAVING_SECONDS):
+                raise BusyError(f"session {txn} is being saved by this process: wait (optree.flush('snapshot')), then go on with it")
 
     def stores(self, *, closed: bool = True) -> list[SessionStore]:
         """Return them, or without those that are *closed*."""

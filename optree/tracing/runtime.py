@@ -94,7 +94,7 @@ class Runtime:
         PRICES.load()
         if (known := self.stores.get(resume or "")) is not None:
             self.end_abandoned()
-            known.wait(RESUME_SECONDS)  # without the lock
+            _ = known.ended and known.flush("snapshot", RESUME_SECONDS)  # without the lock; late records too
         with self._lock:
             self._make_room()
             while True:

@@ -274,3 +274,71 @@ def test_while_optree_is_off(finished, directory):
     code, out, err = finished(SERVICE + "print(answer('x', 'why')[1])", env={"OPTREE_DISABLED": "1"})
     assert (0, "", "[]") == (code, err, out.strip())
     assert [] == directory.saved()
+
+
+LATE_AT_THE_CLOSE = """
+import threading
+from optree.store import SessionStore, lock
+from optree.store.system import OS
+saving, go_on, sync, close = threading.Event(), threading.Event(), OS.sync, SessionStore.close
+
+def slow(system, fd):
+    if threading.current_thread().name == "optree-snapshot":
+        saving.set()
+        go_on.wait(60)
+    sync(system, fd)
+
+def late(store, *seconds):
+    SessionStore.close, OS.sync = close, slow
+    op.log("late")
+    done = close(store, *seconds)
+    saving.wait(60)
+    op.log("later")
+    store.stream.flush()
+    print(lock.own(store.live / "LOCK", seconds=0.0))
+    return done
+
+with optree.session("a") as session, optree.turn(user="1"), optree.tool("t") as op:
+    pass
+assert optree.flush("snapshot", 30)
+SessionStore.close = late
+with optree.session("a", resume=session.txn) as other:
+    print(other.resumed, other.builder.node.attributes.get("not_resumed"))
+    go_on.set()
+assert optree.flush("snapshot", 30)
+with optree.session("a", resume=session.txn) as again:
+    print(again.txn == session.txn)
+print(optree.flush("snapshot", 30), optree.health()["ok"], session.txn)
+"""
+
+
+def test_a_session_that_is_just_being_saved(finished, saved):
+    """The thread that saves a late record has the session: else it would save over what comes. A new one says why, and nothing is lost."""
+    code, out, err = finished(LATE_AT_THE_CLOSE)
+    assert (0, "") == (code, err)
+    taken, told, again, ends = out.splitlines()
+    assert "-1" == taken
+    assert f"False session {ends.split()[-1]} is being saved by this process" in told
+    assert ("True", "True True") == (again, ends.rpartition(" ")[0])
+    [op] = [op for *_, op in optree.walk_ops(saved(ends.split()[-1]).session)]
+    assert ["late", "later"] == [line.message for line in op.logs]
+
+
+def test_a_request_right_behind_late_records(finished, saved):
+    """It goes on with the session, though the last records of the one before are not saved yet."""
+    code, out, err = finished("""
+        with optree.session("a") as session, optree.turn(user="1"), optree.tool("t") as op:
+            pass
+        resumed = []
+        for number in range(5):
+            assert optree.flush("snapshot", 30)
+            op.log(str(number))
+            assert optree.flush()
+            with optree.session("a", resume=session.txn) as again:
+                resumed.append(again.resumed)
+        print(resumed, optree.flush("snapshot", 30), session.txn)
+    """)
+    assert (0, "") == (code, err)
+    told, txn = out.rstrip().rsplit(" ", 1)
+    assert "[True, True, True, True, True] True" == told
+    assert list("01234") == sorted(line.message for *_, op in optree.walk_ops(saved(txn).session) for line in op.logs)
