@@ -140,7 +140,7 @@ def test_op_node(root):
 
 
 def test_lists_are_always_there(root):
-    """Logs and accounting of an op, and ops of a turn, stand in a file also when they are empty (S4-21, S4-22)."""
+    """Logs and accounting of an op, and ops of a turn, stand in a file also when they are empty (S4-21, S4-22, S4-140)."""
     root.begin_op("llm", "m")
     saved = root.snapshot()["session"]["turns"][0]
     assert ([], []) == (saved["ops"][0]["logs"], saved["ops"][0]["accounting"])
@@ -230,7 +230,7 @@ def test_llm_accounting(root):
 
 
 def test_tool_accounting_by_itself(root):
-    """A tool call gets its entry with its end, with sizes, latency, status and error, unless it was given one (S4-49, S4-53, S4-56)."""
+    """A tool call gets its entry with its end: sizes, latency, status, error, unless it was given one (S4-49, S4-53, S4-56, S4-135)."""
     op = root.begin_op("tool", "mcp:search")
     op.request(query="rain")
     op.response("found")

@@ -93,7 +93,7 @@ def test_idle_subscriber_is_flushed():
 
 
 def test_live_updates():
-    """A subscriber sees every update of the tree, also of sub-agents at any depth, as it happens (S4-02, S4-38, S4-39, S4-40)."""
+    """A subscriber sees every update, also of sub-agents at any depth, as it happens (S4-02, S4-38, S4-39, S4-40, S4-138, S4-142)."""
     paths = []
     subscriber = Subscriber(lambda record: paths.append((type(record).__name__, record.path)))
     root = builder = SessionTreeBuilder("a", stream=Stream([subscriber]))

@@ -85,7 +85,7 @@ print(completion.choices[0].message.parsed.said)
 
 @pytest.mark.captured("openai", "chat", "plain", added=EITHER, checks=BILL)
 def test_openai_chat(documented):
-    """A call of OpenAI's chat has its request, its answer and its price."""
+    """A call of OpenAI's chat has its request, its answer and its price (S4-134)."""
     assert "It rains\n" == documented.run(CHAT_PROGRAM, CHAT)
     assert ["developer", "user"] == [one["role"] for one in documented.requests()[0]["messages"]]
     assert [OPENAI] == documented.bill()

@@ -145,7 +145,7 @@ def test_options_do_not_change_lines():
 
 
 def test_one_node_a_line():
-    """Each line names the path of the one node that it comes from (S4-63, S4-67, S4-121)."""
+    """Each line names the path of the one node that it comes from (S4-63, S4-67, S4-121, S4-139)."""
     lines, paths = run(verbose=True, trace_llm=True, trace_tools=True)
     assert paths == [re.match(r"\[txn:t\] \[path:([0-9.]*)\]", line)[1] for line in lines]
 
@@ -213,7 +213,7 @@ def test_details_are_shown_redacted():
 
 
 def test_payloads_are_capped():
-    """A traced payload is cut behind a notice (S4-65, S4-120)."""
+    """A traced payload is cut behind a notice (S4-65, S4-80, S4-120)."""
     lines = Lines(trace_tools=True)
     builder = SessionTreeBuilder("a", txn="t", stream=Stream([lines]))
     builder.begin_op("tool", "x").response("y" * 10_000)

@@ -98,6 +98,14 @@ def test_files_are_removed_by_one_call():
     assert ["path.unlink", "os.remove", "a.b.unlink"] == removals("path.unlink(); os.remove(x); a.b.unlink(); calls.unlink(x)")
 
 
+def test_sessions_are_saved_by_one_call():
+    """What a session's snapshot file is replaced by goes through `optree.store.saving`, whoever saves it (S4-137)."""
+    files = sorted([*PACKAGE.rglob("*.py"), *(ROOT / "exporters").rglob("*.py")])
+    called = {path: {node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)} for path in files}
+    found = {str(path.relative_to(PACKAGE)) for path, names in called.items() if "replacing" in names}
+    assert {"store/saving.py", "store/system.py"} == found
+
+
 def removals(source):
     """Return the calls of a module that remove a file otherwise than by `optree.syscalls` or the store's `OS`, as they stand."""
     seams = {"calls", "self", "system", "REAL", "self._os", "options.system"}

@@ -53,7 +53,7 @@ ENDS = {
 
 @pytest.mark.parametrize("way", ENDS)
 def test_exit_matrix(way, finished, saved):
-    """However the process ends, it ends as it would untraced, and the session loads with all that was acknowledged (S4-30, S4-31)."""
+    """However the process ends, it ends as it would untraced; the session loads with all that was acknowledged (S4-30, S4-31, S4-133)."""
     source, expected, session_status, op_status = ENDS[way]
     code, out, _ = finished(AGENT.replace("WAY", source))
     assert (expected, "result\n") == (code, out)

@@ -97,7 +97,7 @@ NAMES = list(summed(SessionTreeBuilder("a").node))
 
 @given(programs)
 def test_totals_of_any_program(program):
-    """The totals that grow with any program are what its leaves come to, in each session, live and loaded (S4-57, S4-58)."""
+    """The totals that grow with any program are what its leaves come to, in each session, live and loaded (S4-57, S4-58, S4-136)."""
     played = play(program)
     for root in (played.live.session, played.folded().session):
         sessions = [root, *(op.child_session for *_, op in walk_ops(root) if op.child_session is not None)]

@@ -140,7 +140,7 @@ def test_flat_lists_tell_what_a_file_of_others_told():
 
 @given(programs)
 def test_flat_lists_are_deterministic(program):
-    """The same tree gives the same lists, in order of time, live or read back (S4-62)."""
+    """The same tree gives the same lists, in order of time, live or read back (S4-62, S4-132)."""
     live = play(program).live
     found = flatten(live.session)
     again = flatten(msgspec.json.decode(msgspec.json.encode(live), type=Tree).session)
