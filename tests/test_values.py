@@ -329,7 +329,7 @@ HEADERS = {
 @pytest.mark.parametrize("name", ["headers", "extra_headers", "default_headers", "extraHeaders", "HEADERS"])
 @pytest.mark.parametrize(("given", "expected"), HEADERS.values(), ids=HEADERS)
 def test_headers_lose_their_credentials_whatever_their_shape(name, given, expected):
-    """Credentials in headers never leave memory: in mappings, pairs, objects, lines, texts, at any depth, by any name of headers (S4-78)."""
+    """Credentials in headers never leave memory: as mappings, pairs, objects, lines, text, at any depth, by any name (S4-78)."""
     assert {"a": [{name: expected}]} == decode(encode({"a": [{name: given}]}))
 
 
