@@ -132,7 +132,7 @@ $(VENV)/has-claude: $(VENV)/made constraints.txt
 	@$(INSTALL) --no-build-isolation --no-binary claude-agent-sdk claude-agent-sdk
 	@touch $@
 
-$(VENV)/has-%: $(VENV)/made pyproject.toml constraints.txt $(wildcard optree/speed/*.[ch] exporters/optree_otel/*.c)
+$(VENV)/has-%: $(VENV)/made pyproject.toml constraints.txt $(wildcard optree/_speed/*.[ch] exporters/optree_otel/*.c)
 	@echo "== installing optree and its extra '$*' (a download of at most $(size-$*)) into $(VENV)"
 	@$(INSTALL) --no-build-isolation --editable '.[$*]'
 	@touch $@

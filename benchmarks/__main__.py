@@ -128,7 +128,7 @@ def _about() -> dict[str, str]:
 
 def _optree_version() -> str:
     import optree
-    from optree import speed
+    from optree import _speed as speed
 
     return f"{optree.__version__} ({'compiled' if speed.compiled() else 'pure Python'})"
 

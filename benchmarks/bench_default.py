@@ -21,7 +21,7 @@ from benchmarks import work
 from benchmarks.measure import Job, Rounds, Variant, in_fresh_process
 from benchmarks.reference import FLOOR, FLOOR_NS, THERE, floor
 from benchmarks.report import Aim, Cell, Report, Table, at_least, at_most
-from optree import speed
+from optree import _speed as speed
 
 LLM, TOOL, LLM_PURE, TOOL_PURE = "with optree.llm()", "@optree.tool", "with optree.llm(), pure Python", "@optree.tool, pure Python"
 SPAN, CALL_SPAN = "OTel span with 16 events", "OTel span with 2 attributes"

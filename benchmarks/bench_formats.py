@@ -21,10 +21,10 @@ import msgspec
 from benchmarks.measure import in_fresh_process
 from benchmarks.reference import THERE, slowness
 from benchmarks.report import Cell, Report, Table, at_least, at_most
+from optree._store.lines import Fault, opened
 from optree.conversation import wire
 from optree.conversation.dialects import Usual
 from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, TranscriptEntry
-from optree.store.lines import Fault, opened
 from optree_formats import transcript
 
 COLUMNS = ["format", "lines", "MB", "lines/s, CPU", "lines/s, wall", "÷ bare msgspec, CPU", "MB of memory while reading"]

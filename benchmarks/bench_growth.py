@@ -20,7 +20,7 @@ from benchmarks.measure import SEED, in_fresh_process
 from benchmarks.report import Aim, Cell, Report, Table, at_most
 from benchmarks.sessions import LABEL, on_disk
 from benchmarks.work import VOCABULARY
-from optree.builder import SessionTreeBuilder
+from optree._builder import SessionTreeBuilder
 
 COLUMNS = ["LLM calls", "journal KB", "snapshot KB", "memory KB", "CPU ms a call", "last calls", "history KB", "each request in full, KB"]
 STORED = {"journal": 1, "snapshot": 2, "memory": 3}

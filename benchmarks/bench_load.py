@@ -14,8 +14,8 @@ from typing import Literal
 from benchmarks.measure import in_fresh_process
 from benchmarks.report import Cell, Report, Table
 from benchmarks.sessions import fill, on_disk
-from optree.store import Directory, load
-from optree.tree import walk_ops
+from optree._store import Directory, load
+from optree._tree import walk_ops
 
 COLUMNS = ["from", "entries", "MB", "records", "records/s, CPU", "entries/s, CPU", "entries/s, wall"]
 REPEATS = 3

@@ -22,7 +22,7 @@ from benchmarks.floor import FloorJournal, JournalOp, Log, MemoryOp
 from benchmarks.measure import in_fresh_process, resident_bytes
 from benchmarks.report import Aim, Cell, Report, Table, at_most
 from benchmarks.sessions import ENTRIES_PER_OP, LABEL, on_disk
-from optree.builder import SessionTreeBuilder
+from optree._builder import SessionTreeBuilder
 
 WINDOW = 10_000
 MODES = {

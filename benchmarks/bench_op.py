@@ -16,9 +16,9 @@ from benchmarks.measure import Job, Rounds, Variant
 from benchmarks.peers import Peer, installed
 from benchmarks.report import Aim, Cell, Report, Table, at_least, at_most
 from benchmarks.sessions import LABEL, opened, removed
-from optree import speed
-from optree.builder import SessionTreeBuilder
-from optree.builder.stream import Write
+from optree import _speed as speed
+from optree._builder import SessionTreeBuilder
+from optree._builder.stream import Write
 
 FLOOR, FLOOR_JOURNAL, FLOOR_THROUGH = "floor, memory", "floor, journal", "floor, structure through"
 MEMORY, JOURNAL, ALL, CONTEXT = "optree, memory", "optree, journal (default)", 'optree, write="all"', "optree, journal, with-blocks"

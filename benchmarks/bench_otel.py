@@ -23,7 +23,7 @@ from benchmarks.reference import FLOOR, FLOOR_NS, THERE, floor
 from benchmarks.report import Aim, Cell, Report, Table, at_least, at_most
 from benchmarks.sessions import LABEL, opened, removed
 from benchmarks.sink import sink
-from optree.builder import Op, SessionTreeBuilder
+from optree._builder import Op, SessionTreeBuilder
 
 if TYPE_CHECKING:
     from optree.exporting import Traced
@@ -94,8 +94,8 @@ def _mirror(endpoint: str, exporter: str = "otlp") -> OtelMirror:
 
 
 def _traced(builder: SessionTreeBuilder, folder: Path) -> Traced:
+    from optree._store import Directory
     from optree.exporting import Traced
-    from optree.store import Directory
 
     return Traced(builder.core, Directory.of(folder), 0)
 

@@ -21,7 +21,7 @@ import optree
 from benchmarks.bench_default import search
 from benchmarks.measure import Job, Rounds, in_fresh_process
 from benchmarks.report import Cell, Report, Table, at_most
-from optree.store import Directory
+from optree._store import Directory
 
 THERE = (10, 10_000)
 SESSION, SPANS = "one session, {} in the directory", "OTel: three spans, no-op processor"

@@ -295,7 +295,7 @@ def main(kind: str, name: str = "", model: str = "") -> None:
             handler = _spans(idle_tracer(), ask)
         else:
             from benchmarks.bench_sessions import fill
-            from optree.store import Directory
+            from optree._store import Directory
 
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="optree-bench-", ignore_cleanup_errors=True)))
             optree.configure(base_dir=folder, otel="off")

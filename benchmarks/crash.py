@@ -31,13 +31,13 @@ from typing import Any
 
 from msgspec import Struct
 
+from optree._nodes import OperationNode, SessionNode, TurnNode
+from optree._store import Directory, Loaded, load
+from optree._store.formats import read_snapshot
+from optree._store.ledger import Ledger
+from optree._tree import flatten, walk_ops, walk_sessions
+from optree._values import decode
 from optree.errors import OptreeError
-from optree.nodes import OperationNode, SessionNode, TurnNode
-from optree.store import Directory, Loaded, load
-from optree.store.formats import read_snapshot
-from optree.store.ledger import Ledger
-from optree.tree import flatten, walk_ops, walk_sessions
-from optree.values import decode
 from tests.store import crash_agent
 
 Ack = list[Any]

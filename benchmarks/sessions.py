@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks import work
-from optree.builder import Op, SessionTreeBuilder, Turn
-from optree.builder.stream import Write
-from optree.store import Directory, SessionStore, open_session
-from optree.store.options import StoreOptions
+from optree._builder import Op, SessionTreeBuilder, Turn
+from optree._builder.stream import Write
+from optree._store import Directory, SessionStore, open_session
+from optree._store.options import StoreOptions
 
 LABEL = f"openai:{work.MODEL}"
 ENTRIES_PER_OP = 16

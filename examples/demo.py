@@ -21,7 +21,7 @@ from pathlib import Path
 from jaeger_beside import Beside, jaeger_beside
 
 import optree
-from optree.ids import new_txn
+from optree._ids import new_txn
 
 HERE = Path(__file__).resolve().parent
 KILL_AFTER_CALLS = 4

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import optree
-from optree.ids import trace_id
+from optree._ids import trace_id
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 

@@ -13,25 +13,11 @@ from optree._guard import end_by_interrupts, raise_interrupts, refuse_the_other_
 end_by_interrupts()
 refuse_the_other_optree(__file__)
 
-from optree._version import __version__ as __version__  # noqa: E402 - the guard must come first
-from optree.builder import Op, SessionTreeBuilder, Turn  # noqa: E402 - the guard must come first
-from optree.capture import instrument, uninstrument  # noqa: E402
-from optree.errors import (  # noqa: E402
-    BudgetExceeded,
-    BusyError,
-    CycleError,
-    DamagedError,
-    FormatError,
-    NotFoundError,
-    OptreeError,
-    PathError,
-    SetupError,
-    StoreError,
-)
-from optree.nodes import AccountingEntry, LogEntry, Message, OperationNode, SessionNode, Totals, TurnNode  # noqa: E402
-from optree.redaction import Redaction  # noqa: E402
-from optree.store import Damage, Directory, Loaded  # noqa: E402
-from optree.tracing import (  # noqa: E402
+from optree._builder import Op, SessionTreeBuilder, Turn  # noqa: E402 - the guard must come first
+from optree._capture import instrument, uninstrument  # noqa: E402
+from optree._nodes import AccountingEntry, LogEntry, Message, OperationNode, SessionNode, Totals, TurnNode  # noqa: E402
+from optree._store import Damage, Directory, Loaded  # noqa: E402
+from optree._tracing import (  # noqa: E402
     Budget,
     Config,
     Session,
@@ -49,7 +35,21 @@ from optree.tracing import (  # noqa: E402
     turn,
     wrap,
 )
-from optree.tree import Path, Tree, flatten, format_tree, snapshot_summary, walk_ops, walk_sessions  # noqa: E402
+from optree._tree import Path, Tree, flatten, format_tree, snapshot_summary, walk_ops, walk_sessions  # noqa: E402
+from optree._version import __version__ as __version__  # noqa: E402 - the guard must come first
+from optree.errors import (  # noqa: E402
+    BudgetExceeded,
+    BusyError,
+    CycleError,
+    DamagedError,
+    FormatError,
+    NotFoundError,
+    OptreeError,
+    PathError,
+    SetupError,
+    StoreError,
+)
+from optree.redaction import Redaction  # noqa: E402
 
 raise_interrupts()
 

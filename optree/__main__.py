@@ -1,6 +1,6 @@
 """``python -m optree`` is the command `optree`."""
 
-from optree.cli import main
+from optree._cli import main
 
 if __name__ == "__main__":
     main()

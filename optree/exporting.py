@@ -32,16 +32,16 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from optree.background import BackgroundThread, Wake
-from optree.builder.histories import PooledHistory
-from optree.builder.outcome import without_quoted
-from optree.builder.stream import Taker
-from optree.clock import now_ms
-from optree.ids import is_txn, node_id, span_id, trace_id, txn_of
-from optree.interrupts import if_free, new_rlock, pass_on
-from optree.mirrors import EXPORTERS, Delivery, Exporter, MakeMirror, Mirror, Resender, SpanReader, Traced
-from optree.nodes import OpKind, Payload, Pool, Reasoning, ReasoningChunk, Severity, Status, Tokens, parts_of_name
-from optree.records import (
+from optree._background import BackgroundThread, Wake
+from optree._builder.histories import PooledHistory
+from optree._builder.outcome import without_quoted
+from optree._builder.stream import Taker
+from optree._clock import now_ms
+from optree._ids import is_txn, node_id, span_id, trace_id, txn_of
+from optree._interrupts import if_free, new_rlock, pass_on
+from optree._mirrors import EXPORTERS, Delivery, Exporter, MakeMirror, Mirror, Resender, SpanReader, Traced
+from optree._nodes import OpKind, Payload, Pool, Reasoning, ReasoningChunk, Severity, Status, Tokens, parts_of_name
+from optree._records import (
     Accounted,
     Entries,
     MessageAdded,
@@ -61,51 +61,51 @@ from optree.records import (
     TurnSet,
     sanitize,
 )
+from optree._speed import usable as usable_accelerator
+from optree._store.compression import unpack
+from optree._store.descriptors import open_regular
+from optree._store.lock import hold as lock_shared
+from optree._store.lock import release as unlock
+from optree._store.lock import take as lock_file
+from optree._store.settle import has_ended
+from optree._store.snapshot import MAX_NESTED
+from optree._store.system import OS, REAL
+from optree._syscalls import register_at_fork
+from optree._tracing.context import Scope, current_scope
+from optree._tracing.controls import begin_session, forget_session
+from optree._tracing.runtime import report_problem
+from optree._tree.fold import UNKNOWN, Fold
+from optree._tree.path import last_index
+from optree._tree.path import parent_label as parent_path
+from optree._tree.text import ENDED, state
+from optree._tree.totals import add_entry, add_op, cost_said, leave_out_impossible
+from optree._tree.totals import of_entries as totals_of
+from optree._usage import count as usage_count
+from optree._usage import dollars as usage_dollars
+from optree._usage import read as read_usage
+from optree._values import TypedDecoder, clean, cut, decode, dumps, encode, is_list, is_object, plain, raw, text
 from optree.redaction import REDACTED, Remembered, may_hold_secret, names_secret, redact, redact_pieces, remembered
 from optree.redaction import VARIABLE as REDACTION_VARIABLE
 from optree.redaction import settings as redaction_settings
-from optree.speed import usable as usable_accelerator
-from optree.store.compression import unpack
-from optree.store.descriptors import open_regular
-from optree.store.lock import hold as lock_shared
-from optree.store.lock import release as unlock
-from optree.store.lock import take as lock_file
-from optree.store.settle import has_ended
-from optree.store.snapshot import MAX_NESTED
-from optree.store.system import OS, REAL
-from optree.syscalls import register_at_fork
-from optree.tracing.context import Scope, current_scope
-from optree.tracing.controls import begin_session, forget_session
-from optree.tracing.runtime import report_problem
-from optree.tree.fold import UNKNOWN, Fold
-from optree.tree.path import last_index
-from optree.tree.path import parent_label as parent_path
-from optree.tree.text import ENDED, state
-from optree.tree.totals import add_entry, add_op, cost_said, leave_out_impossible
-from optree.tree.totals import of_entries as totals_of
-from optree.usage import count as usage_count
-from optree.usage import dollars as usage_dollars
-from optree.usage import read as read_usage
-from optree.values import TypedDecoder, clean, cut, decode, dumps, encode, is_list, is_object, plain, raw, text
 
 if TYPE_CHECKING:
-    from optree.builder.subscription import RecordSubscription
-    from optree.formats import FORMATS, Fault, Format, Read, open_new, write_new
-    from optree.formats.installed import format_named, installed_formats
-    from optree.formats.recorded import RecordedTree
-    from optree.messages import Answer, Other, Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart, is_message, json_text
-    from optree.messages import answers as parse_answers
-    from optree.messages import body as payload_body
-    from optree.messages import message as parse_message
-    from optree.messages import opened as payload_shown
-    from optree.messages import parts as parse_parts
-    from optree.store.importing import save
-    from optree.store.line_log import LineLog
-    from optree.store.lines import BadLine, LineBlock
-    from optree.store.lines import blocks as line_blocks
-    from optree.store.lines import decoded as decoded_lines
-    from optree.store.lines import opened as open_file
-    from optree.tree.unfold import unfold
+    from optree._builder.subscription import RecordSubscription
+    from optree._formats import FORMATS, Fault, Format, Read, open_new, write_new
+    from optree._formats.installed import format_named, installed_formats
+    from optree._formats.recorded import RecordedTree
+    from optree._messages import Answer, Other, Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart, is_message, json_text
+    from optree._messages import answers as parse_answers
+    from optree._messages import body as payload_body
+    from optree._messages import message as parse_message
+    from optree._messages import opened as payload_shown
+    from optree._messages import parts as parse_parts
+    from optree._store.importing import save
+    from optree._store.line_log import LineLog
+    from optree._store.lines import BadLine, LineBlock
+    from optree._store.lines import blocks as line_blocks
+    from optree._store.lines import decoded as decoded_lines
+    from optree._store.lines import opened as open_file
+    from optree._tree.unfold import unfold
 
 _LATER = {
     "builder.subscription": ("RecordSubscription",),
@@ -141,7 +141,7 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, own = _MODULES[name]
-    value = globals()[name] = getattr(import_module(f"optree.{module}"), own)
+    value = globals()[name] = getattr(import_module(f"optree._{module}"), own)
     return value
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from optree.capture.program import PROGRAM
+from optree._capture.program import PROGRAM
+from optree._tree.text import format_tree
 from optree.testing import UPDATING, Recording, capture, replay
-from optree.tree.text import format_tree
 
 __all__ = [
     "optree_replay",

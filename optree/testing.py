@@ -21,25 +21,25 @@ from pathlib import Path
 from typing import Any, Literal
 from unittest.mock import patch
 
-from optree.builder import SessionTreeBuilder, Stream
-from optree.capture import FINDER, instrument, uninstrument
-from optree.capture.program import PROGRAM
-from optree.capture.replay import ACTIVE, Replay, as_recorded
-from optree.clock import Clock
+from optree._builder import SessionTreeBuilder, Stream
+from optree._capture import FINDER, instrument, uninstrument
+from optree._capture.program import PROGRAM
+from optree._capture.replay import ACTIVE, Replay, as_recorded
+from optree._clock import Clock
+from optree._formats.plain_json import JSON
+from optree._interrupts import new_rlock
+from optree._nodes import OperationNode, TurnNode
+from optree._records import Record
+from optree._store.directory import exists
+from optree._store.system import REAL
+from optree._tracing import Session
+from optree._tracing.context import CURRENT, Holder
+from optree._tracing.controls import load
+from optree._tracing.runtime import RUNTIME
+from optree._tree import Tree
+from optree._tree.redacted import redacted
+from optree._tree.walk import Rooted, root_of, walk_ops
 from optree.errors import NotFoundError
-from optree.formats.plain_json import JSON
-from optree.interrupts import new_rlock
-from optree.nodes import OperationNode, TurnNode
-from optree.records import Record
-from optree.store.directory import exists
-from optree.store.system import REAL
-from optree.tracing import Session
-from optree.tracing.context import CURRENT, Holder
-from optree.tracing.controls import load
-from optree.tracing.runtime import RUNTIME
-from optree.tree import Tree
-from optree.tree.redacted import redacted
-from optree.tree.walk import Rooted, root_of, walk_ops
 
 __all__ = ["START", "Recording", "Ticking", "capture", "replay", "shape"]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from optree.store import settle, upkeep
-from optree.tracing.runtime import RUNTIME
+from optree._store import settle, upkeep
+from optree._tracing.runtime import RUNTIME
 
 # A shared machine may take any time for one example, and for making it.
 settings.register_profile("optree", deadline=None, suppress_health_check=[HealthCheck.too_slow])

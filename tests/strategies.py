@@ -4,10 +4,10 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from optree import records as r
-from optree.builder import Op, SessionTreeBuilder, Stream
+from optree import _records as r
+from optree._builder import Op, SessionTreeBuilder, Stream
+from optree._tree import Fold, Tree
 from optree.testing import Ticking
-from optree.tree import Fold, Tree
 
 SETTERS = (r.SessionSet, r.TurnSet, r.Requested, r.Responded)
 """Records of which the last one of a node holds."""

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from optree.background import Job, Worker
+from optree._background import Job, Worker
 
 LONG = 20.0
 
@@ -24,7 +24,7 @@ def test_a_job_that_waits_for_another_of_its_thread():
 
 FORKS_BESIDE = """
 import os, threading
-from optree.background import Job, Worker
+from optree._background import Job, Worker
 parent, begun, go_on = os.getpid(), threading.Event(), threading.Event()
 
 def work():

@@ -4,7 +4,7 @@ import pytest
 
 import optree
 from optree import SessionTreeBuilder, errors
-from optree.builder.core import Core
+from optree._builder.core import Core
 
 FAMILY = [cls for _, cls in inspect.getmembers(errors, inspect.isclass)]
 

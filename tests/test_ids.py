@@ -1,6 +1,6 @@
 import re
 
-from optree import ids
+from optree import _ids as ids
 
 
 def test_drawn_txns_sort_in_the_order_in_which_they_were_drawn():

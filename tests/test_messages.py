@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optree.messages import (
+from optree._messages import (
     Other,
     ReasoningPart,
     TextPart,
@@ -20,7 +20,7 @@ from optree.messages import (
     part,
     parts,
 )
-from optree.tree.answered import NO_RESULT, answered
+from optree._tree.answered import NO_RESULT, answered
 from tests.strategies import values
 
 ABSENT = {"video_metadata": None, "thought": None, "inline_data": None, "function_response": None}

@@ -10,11 +10,11 @@ import pytest
 from genai_prices.data_snapshot import get_snapshot
 from msgspec import UNSET, Raw
 
+from optree._nodes import AccountingEntry
+from optree._prices import PriceFinder, read_table
+from optree._usage import parts_of, read
+from optree._values import decode, encode
 from optree.errors import SetupError
-from optree.nodes import AccountingEntry
-from optree.prices import PriceFinder, read_table
-from optree.usage import parts_of, read
-from optree.values import decode, encode
 
 NOW = 1_795_420_000_000.0  # epoch ms: 2026-11-23
 

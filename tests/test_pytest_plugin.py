@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from optree.store import Directory
-from optree.store.recovery import load
+from optree._store import Directory
+from optree._store.recovery import load
 
 TESTS = """
 import optree

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optree import records as r
+from optree import _records as r
+from optree._nodes import AccountingEntry, LogEntry, Message, Payload, ReasoningChunk, Tokens
+from optree._values import MAX_TEXT, raw
 from optree.errors import FormatError
-from optree.nodes import AccountingEntry, LogEntry, Message, Payload, ReasoningChunk, Tokens
-from optree.values import MAX_TEXT, raw
 from tests.strategies import play, programs
 
 JSON = raw({"a": [1]})

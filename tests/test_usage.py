@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from optree.builder import SessionTreeBuilder, Stream
-from optree.builder.figures import AccountFigures
-from optree.usage import _COUNTS, _MONEY, Usage, plain_tokens, read
-from optree.values import decode
+from optree._builder import SessionTreeBuilder, Stream
+from optree._builder.figures import AccountFigures
+from optree._usage import _COUNTS, _MONEY, Usage, plain_tokens, read
+from optree._values import decode
 
 PARTS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_write_input_tokens", "total_tokens", "reasoning_output_tokens")
 MORE = "more than any call can"
@@ -640,7 +640,7 @@ def test_a_fault_of_ours_while_it_is_read_is_counted(monkeypatch, place, error):
 
     builder = SessionTreeBuilder("a")
     op = builder.begin_op("llm", "openai:m")
-    monkeypatch.setattr(f"optree.usage.{place}", raises)
+    monkeypatch.setattr(f"optree._usage.{place}", raises)
     op.account({"prompt_tokens": 812, "completion_tokens": 4})
     assert ([0], 1) == ([entry.tokens.total_tokens for entry in op.node.accounting], builder.core.stream.failures)
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optree import redaction
+from optree._values import MAX_CONTAINERS, MAX_DEPTH, MAX_ITEMS, MAX_TEXT, clean, cut, decode, dumped, encode, plain, raw, text
 from optree.redaction import REDACTED, Redaction
-from optree.values import MAX_CONTAINERS, MAX_DEPTH, MAX_ITEMS, MAX_TEXT, clean, cut, decode, dumped, encode, plain, raw, text
 from tests.hostile import Raising, RaisingMapping, RaisingModel, RaisingText
 from tests.strategies import values
 
@@ -191,14 +191,14 @@ NESTED = {"in": [{"in": [{"in": [{"in": [{"text": "x" * 9}]}]}]}]}
 def test_what_json_holds_is_not_copied(value, monkeypatch):
     """A value that JSON holds as it is goes the short way, up to what is stated: no copy of it is made first."""
     expected = msgspec.json.encode(value)
-    monkeypatch.delattr("optree.values.plain")
+    monkeypatch.delattr("optree._values.plain")
     assert expected == encode(value)
 
 
 @pytest.mark.parametrize("value", ["x" * (MAX_TEXT + 1), -(2**63) - 1, 2**64, math.inf, b"", {1: 2}, {"headers": {}}, [NESTED]])
 def test_what_json_does_not_hold_is_copied(value, monkeypatch):
     """What must be cut, marked or looked through goes the long way; so does what is nested deeper than nearly all values are."""
-    monkeypatch.setattr("optree.values.plain", lambda _value, _most: "copied")
+    monkeypatch.setattr("optree._values.plain", lambda _value, _most: "copied")
     assert "copied" == decode(encode(value))
 
 

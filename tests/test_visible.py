@@ -6,7 +6,7 @@ import unicodedata
 
 import pytest
 
-from optree.visible import columns, one_line, visible, visible_json
+from optree._visible import columns, one_line, visible, visible_json
 
 FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
 

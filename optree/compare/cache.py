@@ -13,15 +13,15 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from optree._ids import content_id
+from optree._nodes import AccountingEntry, OperationNode, Pool, Tokens, parts_of_name
+from optree._values import is_list, is_object
 from optree.compare.calls import CallContext, Edit
 from optree.compare.content import last_tokens, money
 from optree.compare.details import change_phrase
 from optree.compare.histories import ROOT, Histories, asked_in, bare, decoded, since, text_bytes, wait_of
 from optree.conversation.content import HISTORY_KEYS, SYSTEM_KEYS, body_of, history_in
-from optree.ids import content_id
-from optree.nodes import AccountingEntry, OperationNode, Pool, Tokens, parts_of_name
 from optree.redaction import redact
-from optree.values import is_list, is_object
 
 COUNTS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_write_input_tokens")
 _EXPLAINED = 0.005

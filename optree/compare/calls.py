@@ -6,11 +6,11 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from optree._nodes import Status
+from optree._values import is_object
 from optree.compare.alignment import align
 from optree.compare.details import Change, as_line, differing, excerpt, message_line
 from optree.compare.histories import Histories
-from optree.nodes import Status
-from optree.values import is_object
 
 MOST_EDITS_SHOWN = 5
 _ALIKE = 0.3

@@ -8,14 +8,14 @@ from typing import Literal
 
 from msgspec import Struct
 
+from optree._nodes import OperationNode, Pool, SessionNode, TurnNode
+from optree._tree import Tree
+from optree._tree.totals import of_entries
+from optree._tree.walk import Rooted, tree_in
 from optree.compare.alignment import match
 from optree.compare.content import Content, Digests, Exact, Node, Stable, bottom_up, children, contents, kind_of, money
 from optree.compare.details import Change, Changes, as_line, excerpt
 from optree.compare.histories import Histories
-from optree.nodes import OperationNode, Pool, SessionNode, TurnNode
-from optree.tree import Tree
-from optree.tree.totals import of_entries
-from optree.tree.walk import Rooted, tree_in
 
 
 class Figures(Struct, rename="camel"):

@@ -14,14 +14,14 @@ from zlib import crc32
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from optree._ids import content_id
+from optree._messages import opened
+from optree._nodes import OperationNode, Payload, Pool, SessionNode, Tokens, TurnNode
+from optree._tree import Tree, walk_ops
+from optree._tree.totals import has_unknown_cost
+from optree._values import decode, is_list, is_object
 from optree.compare.histories import ROOT, Histories, decoded
 from optree.conversation.content import HISTORY_KEYS, body_of, call_in, result_in
-from optree.ids import content_id
-from optree.messages import opened
-from optree.nodes import OperationNode, Payload, Pool, SessionNode, Tokens, TurnNode
-from optree.tree import Tree, walk_ops
-from optree.tree.totals import has_unknown_cost
-from optree.values import decode, is_list, is_object
 
 Node = SessionNode | TurnNode | OperationNode
 _SKETCH = 48

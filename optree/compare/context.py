@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from optree._nodes import OperationNode, SessionNode
+from optree._tree import Tree, walk_ops
+from optree._tree.walk import HasTree, tree_in
+from optree._values import is_list, is_object
 from optree.compare.cache import PARTS, Models, Prompt, Use, judge, prices, prompt_of
 from optree.compare.calls import CallContext, Messages, messages_since
 from optree.compare.content import own_cost, own_tokens
 from optree.compare.details import Change, as_line, differing, excerpt
 from optree.compare.histories import CallSpan, Histories, lifetime_of, previous_calls
-from optree.nodes import OperationNode, SessionNode
-from optree.tree import Tree, walk_ops
-from optree.tree.walk import HasTree, tree_in
-from optree.values import is_list, is_object
 
 
 class _Call(Struct):

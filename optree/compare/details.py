@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from optree._ids import content_id
+from optree._messages import opened
+from optree._nodes import OperationNode, Payload, SessionNode, TurnNode
+from optree._tree.totals import cost_said, of_entries
+from optree._values import decode, is_list, is_object, shortened
 from optree.compare.alignment import align
 from optree.compare.content import Digests, Node, money, sorted_json
-from optree.ids import content_id
-from optree.messages import opened
-from optree.nodes import OperationNode, Payload, SessionNode, TurnNode
 from optree.redaction import redact
-from optree.tree.totals import cost_said, of_entries
-from optree.values import decode, is_list, is_object, shortened
 
 LONGEST = 120
 """Characters of an excerpt."""

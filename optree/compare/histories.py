@@ -18,9 +18,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from optree.ids import content_id
-from optree.nodes import OperationNode, Pool
-from optree.values import decode, is_list, is_object
+from optree._ids import content_id
+from optree._nodes import OperationNode, Pool
+from optree._values import decode, is_list, is_object
 
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
 _LIFETIMES = {"anthropic": 5 * _MINUTE, "claude": 5 * _MINUTE}

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from html import escape
 from typing import Any, NamedTuple
 
+from optree._tree.text import Paint, branches
+from optree._tree.totals import cost_said, dollars
+from optree._visible import visible
 from optree.compare.comparison import Comparison, Difference, Figures
 from optree.compare.details import Change, change_phrase
 from optree.redaction import redact
-from optree.tree.text import Paint, branches
-from optree.tree.totals import cost_said, dollars
-from optree.visible import visible
 
 SIGNS = {"same": " ", "changed": "~", "added": "+", "removed": "-", "moved": ">"}
 _COUNTED = (

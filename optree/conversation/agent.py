@@ -9,15 +9,15 @@ from typing import Any, ClassVar
 
 from msgspec import DecodeError
 
-from optree.builder import Op
+from optree._builder import Op
+from optree._tree.answered import answered
+from optree._values import decode, encode, is_object
 from optree.conversation.model import Model
 from optree.conversation.registry import AgentRecord
 from optree.conversation.session import ConversationSession, SessionLogger
 from optree.conversation.strings import LoggedString, MessageString, causes_of, identity_of
 from optree.conversation.tools import TOOLS, Hook, Tool, ToolCall, denied
 from optree.errors import NotFoundError, SetupError
-from optree.tree.answered import answered
-from optree.values import decode, encode, is_object
 
 LANGUAGE_MODEL = "anthropic/claude-sonnet-4-5-20250929"
 """The model's name of an agent without a model, as in the seeds."""

@@ -10,8 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from optree.conversation.events import AnyEvent, TranscriptEntry
-from optree.messages import (
+from optree._messages import (
     MEMBERS,
     ROLES,
     Other,
@@ -30,7 +29,8 @@ from optree.messages import (
     reasoning_in,
     tool_calls,
 )
-from optree.values import encode, is_list, is_object
+from optree._values import encode, is_list, is_object
+from optree.conversation.events import AnyEvent, TranscriptEntry
 
 Kind = Literal["system", "heard", "thought", "said", "called", "received"]
 """What an entry is to its agent: its instructions, a message that it heard, a thought alone, its answer, its calls, or a tool's result."""

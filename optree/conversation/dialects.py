@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from optree._values import TypedDecoder
 from optree.conversation.events import NOTHING, AgentCreated, AnyEvent, PieceOfText, TranscriptEntry
-from optree.values import TypedDecoder
 
 USER = "user"
 """Whom smallchat's logs name as the parent of the first agent: no agent."""

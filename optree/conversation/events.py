@@ -1,6 +1,6 @@
 """What a conversation is made of: three kinds of events in one stream, as seeds 000 and 001 name them.
 
-In a tree, an agent is a session, and its transcript that session's messages (`optree.nodes.Message`, which has the same links):
+In a tree, an agent is a session, and its transcript that session's messages (`optree._nodes.Message`, which has the same links):
 
     AgentCreated      a session; its attribute ``conversation`` holds ``{agentId, messageId, name, languageModel, cause, parent}``
     TranscriptEntry   a message of the agent's session; its body is the message as a provider takes it
@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from optree.values import is_list, is_object, plain
+from optree._values import is_list, is_object, plain
 
 
 class _Nothing(dict[str, Any]):

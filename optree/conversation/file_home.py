@@ -13,21 +13,21 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from secrets import token_hex
 
-from optree.builder import Op
+from optree._builder import Op
+from optree._interrupts import pass_on, suppress
+from optree._nodes import OpKind
+from optree._store.compression import is_packed
+from optree._store.descriptors import open_regular
+from optree._store.line_log import LineLog
+from optree._store.lines import Fault
+from optree._store.system import OS, REAL
+from optree._store.unusable import usable
+from optree._visible import one_line
 from optree.conversation.events import AnyEvent
 from optree.conversation.registry import Counters, MakeEvent, Registry
 from optree.conversation.wire import SEED_001, line, read_events, read_one, version_of
 from optree.errors import BusyError, FormatError, StoreError
-from optree.interrupts import pass_on, suppress
-from optree.nodes import OpKind
 from optree.redaction import redact
-from optree.store.compression import is_packed
-from optree.store.descriptors import open_regular
-from optree.store.line_log import LineLog
-from optree.store.lines import Fault
-from optree.store.system import OS, REAL
-from optree.store.unusable import usable
-from optree.visible import one_line
 
 _BOM = b"\xef\xbb\xbf"
 _HEAD, _MEMBER = 4096, b'{"message_id"'

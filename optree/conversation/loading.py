@@ -6,6 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from optree._store.lines import AnyPath
 from optree.conversation.agent import Agent, restored
 from optree.conversation.events import AnyEvent, TranscriptEntry, message_of
 from optree.conversation.file_home import FileHome
@@ -13,7 +14,6 @@ from optree.conversation.registry import AgentRecord
 from optree.conversation.session import ConversationSession, MakeAgent, SessionLogger, TracedSession
 from optree.conversation.tree_home import TreeHome
 from optree.conversation.wire import SEED_000
-from optree.store.lines import AnyPath
 
 Transcripts = defaultdict[str, list[dict[str, Any]]]
 

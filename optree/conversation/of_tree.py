@@ -17,6 +17,12 @@ from typing import Any
 
 from msgspec import UNSET
 
+from optree._interrupts import pass_on
+from optree._messages import json_text
+from optree._nodes import PIECE_OF_TEXT, Message, OperationNode, Payload, Pool, SessionNode, TurnNode
+from optree._tree import Tree, walk_sessions
+from optree._tree.text import untimed_until
+from optree._values import decode, is_list, is_object
 from optree.conversation.content import (
     answered_by,
     answers_of,
@@ -31,12 +37,6 @@ from optree.conversation.content import (
 from optree.conversation.dialects import USER
 from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, TranscriptEntry
 from optree.conversation.to_tree import is_created
-from optree.interrupts import pass_on
-from optree.messages import json_text
-from optree.nodes import PIECE_OF_TEXT, Message, OperationNode, Payload, Pool, SessionNode, TurnNode
-from optree.tree import Tree, walk_sessions
-from optree.tree.text import untimed_until
-from optree.values import decode, is_list, is_object
 
 _NAMED = {"role", "content", "tool_calls", "tool_call_id", "name"}
 _NUMBER = re.compile(r"(\d{1,18})\Z", re.ASCII)

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
 
-from optree.builder import Op
+from optree._builder import Op
+from optree._interrupts import new_rlock
+from optree._nodes import OpKind
+from optree._values import decode, is_object
 from optree.conversation.content import answered_by, calls_of
 from optree.conversation.dialects import USER
 from optree.conversation.events import AgentCreated, AnyEvent, TranscriptEntry
-from optree.interrupts import new_rlock
-from optree.nodes import OpKind
-from optree.values import decode, is_object
 
 _MESSAGE = re.compile(r"(?:msg_)?([0-9]{1,600})\Z")  # Python itself may refuse to read a number of more than 640 digits
 _AGENT = re.compile(r"agent_([0-9]{1,600})\Z")

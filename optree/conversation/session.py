@@ -7,7 +7,12 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self, cast
 
-from optree.builder import Op, SessionTreeBuilder
+from optree._builder import Op, SessionTreeBuilder
+from optree._nodes import OpKind
+from optree._store.lines import AnyPath, Fault
+from optree._store.unusable import usable
+from optree._tree.answered import answered
+from optree._values import plain, text
 from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, TranscriptEntry, entry_of, message_of, plain_message
 from optree.conversation.file_home import FileHome
 from optree.conversation.model import AnyAgent
@@ -16,11 +21,6 @@ from optree.conversation.strings import PieceId, id_of
 from optree.conversation.tree_home import TreeHome
 from optree.conversation.wire import SEED_000
 from optree.errors import NotFoundError, SetupError
-from optree.nodes import OpKind
-from optree.store.lines import AnyPath, Fault
-from optree.store.unusable import usable
-from optree.tree.answered import answered
-from optree.values import plain, text
 
 
 class TracedSession(Protocol):

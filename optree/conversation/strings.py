@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Self, SupportsIndex, cast
 
-from optree.values import text
+from optree._values import text
 
 
 class LoggedString(str):  # noqa: SLOT000 - with a __dict__ it pickles under every protocol

@@ -12,15 +12,15 @@ from typing import Any
 
 from msgspec import Raw, Struct
 
-from optree import records as r
+from optree import _records as r
+from optree._ids import content_id
+from optree._nodes import PIECE_OF_TEXT, Message, SessionNode
+from optree._tree import Fold, Tree
+from optree._values import decode, encode, is_object
 from optree.conversation.dialects import USER
 from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, TranscriptEntry, message_of
 from optree.conversation.registry import inferred_calls
 from optree.conversation.wire import line
-from optree.ids import content_id
-from optree.nodes import PIECE_OF_TEXT, Message, SessionNode
-from optree.tree import Fold, Tree
-from optree.values import decode, encode, is_object
 
 TICK = 1.0
 """Milliseconds from one event to the next where they say no times."""

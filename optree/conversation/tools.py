@@ -10,9 +10,9 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from optree._values import encode, is_list, is_object
 from optree.conversation.model import AnyAgent
 from optree.conversation.strings import LoggedString, causes_of, identity_of
-from optree.values import encode, is_list, is_object
 
 if TYPE_CHECKING:
     from optree.conversation.model import AnyAgent

@@ -12,16 +12,16 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from optree.builder import Op, SessionTreeBuilder
-from optree.builder.core import Core
-from optree.builder.outcome import outcome
+from optree._builder import Op, SessionTreeBuilder
+from optree._builder.core import Core
+from optree._builder.outcome import outcome
+from optree._ids import WRITER_SPAN
+from optree._nodes import PIECE_OF_TEXT, OpKind, Status
+from optree._tree import Tree, walk_sessions
+from optree._values import is_object
 from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, TranscriptEntry, message_of
 from optree.conversation.of_tree import events_of
 from optree.conversation.registry import Counters, MakeEvent, Registry
-from optree.ids import WRITER_SPAN
-from optree.nodes import PIECE_OF_TEXT, OpKind, Status
-from optree.tree import Tree, walk_sessions
-from optree.values import is_object
 
 Process = tuple[int, int]
 """What is another one in a forked process: its id, and the epoch of the tree's core."""

@@ -11,6 +11,9 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 import msgspec
 
+from optree._store.lines import AnyPath, Fault, blocks, opened
+from optree._store.recovery import load
+from optree._tree import Tree
 from optree.conversation import wire
 from optree.conversation.events import AnyEvent, ConversationEvent, TranscriptEntry
 from optree.conversation.of_tree import events_of
@@ -18,9 +21,6 @@ from optree.conversation.views import perspectives
 from optree.conversation.views.perspectives import AgentNode, DialogLine, Heard, Moment, agent_tree, dialog, moment, perspective
 from optree.conversation.views.stream import Eyes, Hide, StreamView, kind
 from optree.errors import FormatError, SetupError
-from optree.store.lines import AnyPath, Fault, blocks, opened
-from optree.store.recovery import load
-from optree.tree import Tree
 
 HEAD_BYTES = 1 << 16
 """So much of a file, and the rest of the line that it ends in, tells whether it is one of events."""

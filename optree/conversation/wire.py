@@ -17,12 +17,12 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from optree._store.lines import AnyPath, BadLine, Fault, blocks, decoded, opened
+from optree._values import decode, encode, is_list, is_object, plain
 from optree.conversation.dialects import BOTH, Wide, WideCreated, WideEntry, WideFragment, WidePiece, events_of, usual_lines, wide_lines
 from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, TranscriptEntry
 from optree.errors import FormatError
 from optree.redaction import redact
-from optree.store.lines import AnyPath, BadLine, Fault, blocks, decoded, opened
-from optree.values import decode, encode, is_list, is_object, plain
 
 SEED_000, SEED_001 = 1, 2
 UNUSUAL = (ValueError, RecursionError)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, ParamSpec, TypeVar, cast
 
-from optree.interrupts import WeakMembers
+from optree._interrupts import WeakMembers
 from optree.redaction._engine import Engine
 from optree.redaction._extent import REDACTED
 from optree.redaction._settings import Redaction, detectors

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from string import ascii_letters, digits
 from typing import NamedTuple, cast
 
-from optree.patterns import Pattern
+from optree._patterns import Pattern
 from optree.redaction._extent import (
     NEAR,
     QUOTE,

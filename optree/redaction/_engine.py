@@ -9,13 +9,13 @@ from functools import lru_cache
 from itertools import accumulate, groupby, product
 from typing import Any, NamedTuple, cast
 
-from optree.interrupts import pass_on
-from optree.patterns import Pattern
+from optree._interrupts import pass_on
+from optree._patterns import Pattern
+from optree._speed import presence
 from optree.redaction._assigned import OPENERS, assigned, places, spellings, stated_values
 from optree.redaction._extent import PRIVATE, REDACTED, USERS, Credential, is_count, is_other, is_schema
 from optree.redaction._forms import FORMS, NAMES, Form, compiled, says_about, words_of
 from optree.redaction._settings import PERSONAL, STATED, Redaction
-from optree.speed import presence
 
 _LONG_NAME = 64
 _ESC = r"(?:\x1b|\\{1,15}(?:u001[bB]|x1[bB]|033|e)|%1[bB])"

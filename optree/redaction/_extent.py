@@ -11,7 +11,7 @@ from collections import Counter
 from math import log2
 from typing import Any, NamedTuple
 
-from optree.patterns import Pattern
+from optree._patterns import Pattern
 
 REDACTED = "[REDACTED]"
 NEAR = 200

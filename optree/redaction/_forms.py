@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from optree.patterns import Pattern
+from optree._patterns import Pattern
 
 # Where a short prefix may begin: at a word's start, also behind an escape (\n); what is written longer is read first.
 _ESCAPE = r"(?<=\\[nrtbfave0])"

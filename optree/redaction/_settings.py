@@ -9,8 +9,8 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct
 
+from optree._interrupts import pass_on
 from optree.errors import SetupError
-from optree.interrupts import pass_on
 from optree.redaction._forms import FORMS, NAMES
 
 STATED = "stated-secret"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from optree.patterns import Pattern
+from optree._patterns import Pattern
 from optree.redaction._engine import Engine
 
 HELD = 8192

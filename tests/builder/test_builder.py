@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optree import CycleError, SessionTreeBuilder, current, flatten, llm, session, tool, turn, walk_ops
-from optree import records as r
-from optree.builder import Stream
-from optree.builder.figures import MAX_COUNT, PROMPT_CHARACTERS
-from optree.ids import trace_id
+from optree import _records as r
+from optree._builder import Stream
+from optree._builder.figures import MAX_COUNT, PROMPT_CHARACTERS
+from optree._ids import trace_id
+from optree._tree import Fold, Tree
+from optree._values import MAX_TEXT, decode
 from optree.testing import START, Ticking, capture, shape
-from optree.tree import Fold, Tree
-from optree.values import MAX_TEXT, decode
 from tests.hostile import Raising, RaisingModel, RaisingText
 from tests.strategies import Taker
 

@@ -2,11 +2,11 @@
 
 from msgspec import UNSET
 
-from optree import records as r
-from optree.builder import SessionTreeBuilder, Stream
-from optree.nodes import AccountingEntry, LogEntry, Tokens
+from optree import _records as r
+from optree._builder import SessionTreeBuilder, Stream
+from optree._nodes import AccountingEntry, LogEntry, Tokens
+from optree._tree import Fold
 from optree.testing import Ticking
-from optree.tree import Fold
 
 
 class Noting(list):

@@ -6,20 +6,21 @@ import threading
 import pytest
 
 import optree
-from optree import SessionTreeBuilder, background
-from optree import records as r
-from optree.builder import Op, Stream, handles
-from optree.builder.core import POOL_BYTES
-from optree.builder.figures import PROMPT_CHARACTERS, last_said, number, whole
-from optree.builder.outcome import outcome
-from optree.builder.subscriber import Subscriber
-from optree.ids import content_id, trace_id
-from optree.nodes import OperationNode, TurnNode
+from optree import SessionTreeBuilder
+from optree import _background as background
+from optree import _records as r
+from optree._builder import Op, Stream, handles
+from optree._builder.core import POOL_BYTES
+from optree._builder.figures import PROMPT_CHARACTERS, last_said, number, whole
+from optree._builder.outcome import outcome
+from optree._builder.subscriber import Subscriber
+from optree._ids import content_id, trace_id
+from optree._nodes import OperationNode, TurnNode
+from optree._tree import Fold
+from optree._tree.unfold import unfold
+from optree._usage import MAX_COUNT
+from optree._values import MAX_TEXT, decode, dumps
 from optree.testing import Ticking, capture
-from optree.tree import Fold
-from optree.tree.unfold import unfold
-from optree.usage import MAX_COUNT
-from optree.values import MAX_TEXT, decode, dumps
 
 LONG = 30.0
 """Seconds after which a test gives up: never reached where things work."""

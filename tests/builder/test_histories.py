@@ -3,9 +3,9 @@ import copy
 import pytest
 
 from optree import SessionTreeBuilder
-from optree.builder.histories import MOST_HISTORIES
-from optree.console import resolved
-from optree.values import encode
+from optree._builder.histories import MOST_HISTORIES
+from optree._console import resolved
+from optree._values import encode
 
 CALL = {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}], "n": 1, "t": 0.0, "b": True}
 CHANGES = [

@@ -4,11 +4,11 @@ import msgspec
 import pytest
 
 from optree import SessionTreeBuilder
-from optree.builder import Stream
-from optree.builder.handles import account_late
-from optree.nodes import placeholder_of
-from optree.tree import Fold
-from optree.tree.unfold import unfold
+from optree._builder import Stream
+from optree._builder.handles import account_late
+from optree._nodes import placeholder_of
+from optree._tree import Fold
+from optree._tree.unfold import unfold
 
 
 class Kept:

@@ -2,11 +2,11 @@ import msgspec
 import pytest
 
 from optree import SessionTreeBuilder
-from optree import records as r
-from optree.builder import Stream
-from optree.builder.histories import PooledHistory
-from optree.nodes import Pool
-from optree.values import decode, raw
+from optree import _records as r
+from optree._builder import Stream
+from optree._builder.histories import PooledHistory
+from optree._nodes import Pool
+from optree._values import decode, raw
 from tests.growth import size
 from tests.strategies import Taker
 

@@ -9,14 +9,14 @@ from contextlib import nullcontext
 import pytest
 
 from optree import SessionTreeBuilder
-from optree import records as r
-from optree.background import Wake
-from optree.builder import Stream, addressed, core, entries, figures, handles, session_tree, stream
-from optree.builder.stream import BACKLOG_OPS, PERIOD_SECONDS, WAIT_SECONDS, Step, Wants
-from optree.nodes import LogEntry
-from optree.speed import compiled, plainly
-from optree.tree import Fold
-from optree.tree.path import last_index
+from optree import _records as r
+from optree._background import Wake
+from optree._builder import Stream, addressed, core, entries, figures, handles, session_tree, stream
+from optree._builder.stream import BACKLOG_OPS, PERIOD_SECONDS, WAIT_SECONDS, Step, Wants
+from optree._nodes import LogEntry
+from optree._speed import compiled, plainly
+from optree._tree import Fold
+from optree._tree.path import last_index
 from tests.otel.backends.waiting import wait_for
 from tests.strategies import Taker
 

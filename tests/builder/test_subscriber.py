@@ -3,9 +3,9 @@ import threading
 import pytest
 
 from optree import SessionTreeBuilder
-from optree import records as r
-from optree.builder import Stream
-from optree.builder.subscriber import QUEUE_RECORDS, Subscriber
+from optree import _records as r
+from optree._builder import Stream
+from optree._builder.subscriber import QUEUE_RECORDS, Subscriber
 
 LONG = 30.0
 """Seconds after which a test gives up: never reached where things work."""

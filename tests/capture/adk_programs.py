@@ -15,7 +15,7 @@ from google.adk.runners import InMemoryRunner
 from google.genai import types
 
 import optree
-from optree.tree import walk_ops, walk_sessions
+from optree._tree import walk_ops, walk_sessions
 from tests.capture.provider import EVENTS, Reply
 
 WARNINGS = [

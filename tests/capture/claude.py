@@ -5,9 +5,9 @@ import json
 import sys
 from pathlib import Path
 
-from optree.nodes import Tokens
-from optree.tree import walk_ops
-from optree.values import decode
+from optree._nodes import Tokens
+from optree._tree import walk_ops
+from optree._values import decode
 
 MODEL = "claude-opus-4-8"
 USAGE = {

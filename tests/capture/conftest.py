@@ -7,9 +7,9 @@ import sys
 import pytest
 
 import optree
-from optree.capture import START, instrument, uninstrument
-from optree.store import Directory
-from optree.store.recovery import load
+from optree._capture import START, instrument, uninstrument
+from optree._store import Directory
+from optree._store.recovery import load
 from optree.testing import capture, replay
 from tests.capture.claude import Child
 from tests.capture.documented import EITHER, Documented

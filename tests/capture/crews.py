@@ -12,7 +12,7 @@ from crewai.tools import tool
 from pydantic import Field
 
 import optree
-from optree.tree import walk_ops, walk_sessions
+from optree._tree import walk_ops, walk_sessions
 from tests.capture.provider import Reply
 
 MARKS = [

@@ -6,13 +6,13 @@ import sys
 import threading
 from typing import NamedTuple
 
-from optree.capture import START
-from optree.messages import TextPart, ToolCallPart, answers, message
-from optree.nodes import Tokens
-from optree.store import Directory
-from optree.store.recovery import load
-from optree.tree import walk_ops, walk_sessions
-from optree.values import decode
+from optree._capture import START
+from optree._messages import TextPart, ToolCallPart, answers, message
+from optree._nodes import Tokens
+from optree._store import Directory
+from optree._store.recovery import load
+from optree._tree import walk_ops, walk_sessions
+from optree._values import decode
 from tests.capture.provider import Reply
 from tests.cli.conftest import ROOT, CommandLine
 

@@ -21,11 +21,11 @@ from google.adk.workflow import Workflow  # noqa: E402
 from google.genai import types  # noqa: E402
 
 import optree  # noqa: E402
-from optree.capture import LIBRARIES, instrument, uninstrument  # noqa: E402
-from optree.nodes import Tokens  # noqa: E402
+from optree._capture import LIBRARIES, instrument, uninstrument  # noqa: E402
+from optree._nodes import Tokens  # noqa: E402
+from optree._tree import walk_ops, walk_sessions  # noqa: E402
+from optree._values import decode  # noqa: E402
 from optree.testing import capture  # noqa: E402
-from optree.tree import walk_ops, walk_sessions  # noqa: E402
-from optree.values import decode  # noqa: E402
 from tests.capture.adk_programs import (  # noqa: E402
     ASKS,
     HANDS_OFF,

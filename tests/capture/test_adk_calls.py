@@ -19,9 +19,9 @@ from google.adk.tools import FunctionTool
 from google.genai import types
 
 import optree
-from optree.nodes import Tokens
-from optree.tree import walk_ops, walk_sessions
-from optree.values import decode
+from optree._nodes import Tokens
+from optree._tree import walk_ops, walk_sessions
+from optree._values import decode
 from tests.capture.adk_programs import (
     ASKS,
     HANDS_OFF,
@@ -321,7 +321,7 @@ def test_the_program_sees_no_difference(provider, case):
 def test_a_fault_of_ours_is_none_of_the_programs(recording, provider, asking, monkeypatch):
     """A hook that raises, as with contexts of another release, leaves the run as it is, and the calls are recorded."""
     provider.says(gives(calls("sky", city="Athens")), RAINS)
-    monkeypatch.setattr("optree.capture.adk._said", lambda _content: 1 / 0)
-    monkeypatch.setattr("optree.capture.nesting.arguments_of", lambda _sent: 1 / 0)
+    monkeypatch.setattr("optree._capture.adk._said", lambda _content: 1 / 0)
+    monkeypatch.setattr("optree._capture.nesting.arguments_of", lambda _sent: 1 / 0)
     assert ["It rains"] == asking.ask(lambda: asking.agent(tools=[sky]))
     assert 2 == recording.tree.session.totals.llm_requests

@@ -8,12 +8,12 @@ from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.tools import ToolContext
 
 import optree
-from optree.capture.replay import RAN_FOR, WHY
+from optree._capture.replay import RAN_FOR, WHY
+from optree._nodes import REPLAY_OF
+from optree._tree import walk_ops
+from optree._values import decode, raw
 from optree.errors import OptreeError
-from optree.nodes import REPLAY_OF
 from optree.testing import capture, replay
-from optree.tree import walk_ops
-from optree.values import decode, raw
 from tests.capture.adk_programs import ASKS, RAINS, WARNINGS, Asking, op_of, shape, texts
 from tests.capture.conftest import outcome, twice
 from tests.capture.provider import Reply

@@ -14,11 +14,11 @@ from aiohttp.streams import StreamReader
 from google import genai
 
 import optree
-from optree.capture import uninstrument
-from optree.nodes import Tokens
+from optree._capture import uninstrument
+from optree._nodes import Tokens
+from optree._tree import walk_ops
+from optree._values import decode
 from optree.testing import capture, replay
-from optree.tree import walk_ops
-from optree.values import decode
 from tests.capture.calls import CHAT, CHAT_EVENTS, MESSAGE, MESSAGE_EVENTS, QUESTION
 from tests.capture.provider import EVENTS, Provider, Reply
 from tests.capture.test_broken import CHATS, STREAMS, outcome

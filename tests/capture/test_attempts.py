@@ -10,9 +10,9 @@ import openai
 import pytest
 
 import optree
-from optree import speed
+from optree import _speed as speed
+from optree._tree import walk_ops
 from optree.testing import capture
-from optree.tree import walk_ops
 from tests.capture.calls import QUESTION
 from tests.capture.provider import Reply
 

@@ -13,11 +13,11 @@ from botocore.config import Config
 from botocore.exceptions import ClientError, EventStreamError
 
 import optree
-from optree.capture import uninstrument
-from optree.messages import ReasoningPart, TextPart, ToolCallPart, ToolResultPart, answers, message
-from optree.nodes import Tokens
-from optree.tree import walk_ops
-from optree.values import decode
+from optree._capture import uninstrument
+from optree._messages import ReasoningPart, TextPart, ToolCallPart, ToolResultPart, answers, message
+from optree._nodes import Tokens
+from optree._tree import walk_ops
+from optree._values import decode
 from tests.capture.provider import Reply
 from tests.capture.test_broken import CHATS, outcome
 

@@ -5,9 +5,9 @@ import zlib
 
 import pytest
 
-from optree.answers import Assembly
-from optree.capture.bodies import Body
-from optree.values import MAX_TEXT, decode, dumps
+from optree._answers import Assembly
+from optree._capture.bodies import Body
+from optree._values import MAX_TEXT, decode, dumps
 from tests.growth import SQUARE, growth
 
 EVENTS = "text/event-stream"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import optree
-from optree.capture import uninstrument
-from optree.tree import walk_ops
+from optree._capture import uninstrument
+from optree._tree import walk_ops
 from tests.capture import calls
 from tests.capture.provider import EVENTS, JSON, Reply
 

@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 import optree
+from optree._values import decode
 from optree.testing import capture, replay
-from optree.values import decode
 from tests.capture.calls import CHAT, CHAT_EVENTS, COMPLETION_EVENTS, MESSAGE_EVENTS, QUESTION, RESPONSE_EVENTS, _anthropic, _openai
 from tests.capture.calls import chat as whole
 from tests.capture.conftest import twice

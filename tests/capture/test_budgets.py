@@ -8,9 +8,9 @@ import openai
 import pytest
 
 import optree
-from optree.store import Directory
-from optree.store.recovery import load
-from optree.tree import walk_ops
+from optree._store import Directory
+from optree._store.recovery import load
+from optree._tree import walk_ops
 from tests.capture.calls import CALLS, CHAT, CHAT_EVENTS, QUESTION, chat
 from tests.capture.provider import Reply
 from tests.cli.conftest import CommandLine

@@ -12,11 +12,11 @@ import openai
 import pytest
 
 import optree
-from optree.capture import hooks, instrument, uninstrument
-from optree.nodes import Tokens
+from optree._capture import hooks, instrument, uninstrument
+from optree._nodes import Tokens
+from optree._tree import walk_ops, walk_sessions
+from optree._values import decode
 from optree.testing import capture
-from optree.tree import walk_ops, walk_sessions
-from optree.values import decode
 from tests.capture.calls import CALLS, CHAT, CHAT_EVENTS, CHAT_TOOL, QUESTION, RESPONSE_EVENTS, chat, chat_stream
 from tests.capture.provider import Provider, Reply, events
 

@@ -10,8 +10,8 @@ sdk = pytest.importorskip("claude_agent_sdk", reason="the Claude Agent SDK is no
 from claude_agent_sdk import ClaudeSDKClient, HookMatcher, PermissionResultAllow, PermissionResultDeny, create_sdk_mcp_server, query, tool  # noqa: E402
 
 import optree  # noqa: E402
-from optree.tree import walk_ops, walk_sessions  # noqa: E402
-from optree.values import decode  # noqa: E402
+from optree._tree import walk_ops, walk_sessions  # noqa: E402
+from optree._values import decode  # noqa: E402
 from tests.capture.claude import (  # noqa: E402
     ABOUT,
     ASKED,

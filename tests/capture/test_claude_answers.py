@@ -8,12 +8,12 @@ import pytest
 pytest.importorskip("claude_agent_sdk", reason="the Claude Agent SDK is not there: make .venv/has-claude")
 
 import optree
-from optree.cli import sums
-from optree.nodes import Tokens
-from optree.tree import walk_sessions
-from optree.tree.totals import PICO
-from optree.tree.walk import flatten
-from optree.values import decode
+from optree._cli import sums
+from optree._nodes import Tokens
+from optree._tree import walk_sessions
+from optree._tree.totals import PICO
+from optree._tree.walk import flatten
+from optree._values import decode
 from tests.capture.claude import (
     ASKED,
     INIT,

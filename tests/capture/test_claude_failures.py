@@ -11,13 +11,13 @@ sdk = pytest.importorskip("claude_agent_sdk", reason="the Claude Agent SDK is no
 from claude_agent_sdk import ClaudeSDKClient, HookMatcher, query  # noqa: E402
 
 import optree  # noqa: E402
-from optree.capture import instrument, uninstrument  # noqa: E402
-from optree.capture.replay import RAN_FOR, WHY  # noqa: E402
-from optree.nodes import REPLAY_OF  # noqa: E402
-from optree.store import Directory  # noqa: E402
-from optree.store.recovery import load  # noqa: E402
+from optree._capture import instrument, uninstrument  # noqa: E402
+from optree._capture.replay import RAN_FOR, WHY  # noqa: E402
+from optree._nodes import REPLAY_OF  # noqa: E402
+from optree._store import Directory  # noqa: E402
+from optree._store.recovery import load  # noqa: E402
+from optree._tree import walk_ops  # noqa: E402
 from optree.testing import capture, replay  # noqa: E402
-from optree.tree import walk_ops  # noqa: E402
 from tests.capture.claude import (  # noqa: E402
     ASKED,
     INIT,

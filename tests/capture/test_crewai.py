@@ -22,10 +22,10 @@ from crewai.knowledge.storage.knowledge_storage import KnowledgeStorage
 from crewai.memory.unified_memory import Memory
 
 import optree
-from optree.capture.program import program_name
-from optree.nodes import Tokens
-from optree.tree import walk_sessions
-from optree.values import decode
+from optree._capture.program import program_name
+from optree._nodes import Tokens
+from optree._tree import walk_sessions
+from optree._values import decode
 from tests.capture.calls import CHAT, CHAT_EVENTS, CHAT_TOOL, QUESTION
 from tests.capture.crews import (  # noqa: F401 - model_of_crewai is a fixture
     MARKS,

@@ -19,11 +19,11 @@ from crewai.tools import tool
 from pydantic import BaseModel
 
 import optree
-from optree.capture import instrument, uninstrument
-from optree.nodes import REPLAY_OF
+from optree._capture import instrument, uninstrument
+from optree._nodes import REPLAY_OF
+from optree._tree import walk_ops, walk_sessions
+from optree._values import decode
 from optree.testing import capture, replay
-from optree.tree import walk_ops, walk_sessions
-from optree.values import decode
 from tests.capture.calls import CHAT, CHAT_EVENTS, CHAT_TOOL, MESSAGE, QUESTION
 from tests.capture.conftest import outcome, survives, with_hooks
 from tests.capture.crews import (  # noqa: F401 - model_of_crewai is a fixture
@@ -187,7 +187,7 @@ def test_the_program_sees_no_difference(provider, case, tools):
 def test_a_fault_of_ours_is_none_of_the_programs(recording, provider, model, monkeypatch):
     """A hook that raises leaves the run as it is, and calls are recorded."""
     provider.says(CHAT_TOOL, CHAT)
-    survives("optree.capture.crewai._RUNS.above", recording, monkeypatch, lambda: ask(crew_of(model, weather)))
+    survives("optree._capture.crewai._RUNS.above", recording, monkeypatch, lambda: ask(crew_of(model, weather)))
 
 
 def test_uninstrumented_nothing_is_recorded(provider, model):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from optree.nodes import Tokens
+from optree._nodes import Tokens
 from tests.capture.calls import (
     CHAT,
     CHAT_EVENTS,

@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("google.adk", reason="google-adk is tried in an environment of its own: make test-frameworks")
 
-from optree.nodes import Tokens
+from optree._nodes import Tokens
 from tests.capture.documented import EITHER, RESUMED, TREE, Billed
 from tests.capture.provider import Reply
 

@@ -4,8 +4,8 @@ import signal
 
 import pytest
 
-from optree.nodes import Tokens
-from optree.values import decode
+from optree._nodes import Tokens
+from optree._values import decode
 from tests.capture import claude
 from tests.capture.calls import CHAT, CHAT_TOOL, RESPONSE, USAGE
 from tests.capture.documented import BILL, EITHER, RESUMED, TREE, Billed

@@ -7,7 +7,7 @@ import openai
 import pytest
 
 import optree
-from optree.tree import walk_ops
+from optree._tree import walk_ops
 from tests.capture.calls import QUESTION
 from tests.capture.provider import EVENTS, events
 

@@ -8,8 +8,8 @@ import websockets.sync.client
 from websockets.exceptions import InvalidStatus
 
 import optree
+from optree._tree import walk_ops
 from optree.testing import capture, replay
-from optree.tree import walk_ops
 from tests.capture.conftest import outcome, record
 from tests.capture.websocket_model import CLIENTS, HEARS, SAID, of_aiohttp, of_responses, of_threads, only_op, ops_of
 from tests.cli.conftest import CommandLine

@@ -25,13 +25,13 @@ from langgraph.types import Command, Send, interrupt
 from msgspec import UNSET
 
 import optree
-from optree.capture import instrument, uninstrument
-from optree.capture.program import program_name
-from optree.nodes import Tokens
-from optree.records import SessionEnd
+from optree._capture import instrument, uninstrument
+from optree._capture.program import program_name
+from optree._nodes import Tokens
+from optree._records import SessionEnd
+from optree._tree import walk_ops, walk_sessions
+from optree._values import decode
 from optree.testing import capture
-from optree.tree import walk_ops, walk_sessions
-from optree.values import decode
 from tests.capture.calls import CHAT, CHAT_EVENTS, CHAT_TOOL
 from tests.capture.conftest import outcome, survives, with_hooks
 from tests.capture.provider import Reply
@@ -444,7 +444,7 @@ def test_the_program_sees_no_difference(provider, model, case, tools):
 def test_a_fault_of_ours_is_none_of_the_programs(recording, provider, model, monkeypatch):
     """A handler that raises leaves the run as it is, and calls are recorded."""
     provider.says(CHAT_TOOL, CHAT)
-    survives("optree.capture.langchain._RUNS.above", recording, monkeypatch, lambda: ask(forecaster(model, weather)))
+    survives("optree._capture.langchain._RUNS.above", recording, monkeypatch, lambda: ask(forecaster(model, weather)))
 
 
 def test_uninstrumented_nothing_is_recorded(provider, model):

@@ -11,15 +11,15 @@ from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 
 import optree
-from optree.capture import instrument, uninstrument
-from optree.capture.mcp import ANCESTRY, PARENT
-from optree.ids import span_id, trace_id
-from optree.store import Directory
-from optree.store.recovery import load
+from optree._capture import instrument, uninstrument
+from optree._capture.mcp import ANCESTRY, PARENT
+from optree._ids import span_id, trace_id
+from optree._store import Directory
+from optree._store.recovery import load
+from optree._tracing.propagate import placed_at
+from optree._tree import walk_ops
+from optree._values import decode
 from optree.testing import capture
-from optree.tracing.propagate import placed_at
-from optree.tree import walk_ops
-from optree.values import decode
 from tests.capture.calls import CHAT
 from tests.cli.conftest import CommandLine
 

@@ -11,11 +11,11 @@ import openai  # noqa: E402
 from agents import Agent, GuardrailFunctionOutput, Model, ModelResponse, RunConfig, Runner, Usage, function_tool  # noqa: E402
 
 import optree  # noqa: E402
-from optree.capture import START, instrument, uninstrument  # noqa: E402
-from optree.nodes import Tokens  # noqa: E402
+from optree._capture import START, instrument, uninstrument  # noqa: E402
+from optree._nodes import Tokens  # noqa: E402
+from optree._tree import walk_ops, walk_sessions  # noqa: E402
+from optree._values import decode  # noqa: E402
 from optree.testing import capture  # noqa: E402
-from optree.tree import walk_ops, walk_sessions  # noqa: E402
-from optree.values import decode  # noqa: E402
 from tests.capture.conftest import outcome, with_hooks  # noqa: E402
 from tests.capture.provider import Reply, events  # noqa: E402
 from tests.cli.conftest import ROOT, CommandLine  # noqa: E402

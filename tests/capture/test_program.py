@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from optree.store import Directory
-from optree.store.recovery import load
-from optree.tree import format_tree, walk_ops
-from optree.values import decode
+from optree._store import Directory
+from optree._store.recovery import load
+from optree._tree import format_tree, walk_ops
+from optree._values import decode
 from tests.capture.calls import CHAT, CHAT_EVENTS, CHAT_TOOL
 from tests.capture.provider import Reply
 from tests.cli.conftest import CommandLine

@@ -24,12 +24,12 @@ from pydantic_ai.providers.anthropic import AnthropicProvider  # noqa: E402
 from pydantic_ai.providers.openai import OpenAIProvider  # noqa: E402
 
 import optree  # noqa: E402
-from optree.capture import instrument, uninstrument  # noqa: E402
-from optree.nodes import Tokens  # noqa: E402
-from optree.store import Directory  # noqa: E402
-from optree.store.recovery import load  # noqa: E402
-from optree.tree import walk_ops, walk_sessions  # noqa: E402
-from optree.values import decode  # noqa: E402
+from optree._capture import instrument, uninstrument  # noqa: E402
+from optree._nodes import Tokens  # noqa: E402
+from optree._store import Directory  # noqa: E402
+from optree._store.recovery import load  # noqa: E402
+from optree._tree import walk_ops, walk_sessions  # noqa: E402
+from optree._values import decode  # noqa: E402
 from tests.capture.calls import CHAT, CHAT_EVENTS, MESSAGE, MESSAGE_EVENTS, RESPONSE, RESPONSE_EVENTS, USAGE  # noqa: E402
 from tests.capture.conftest import outcome, with_hooks  # noqa: E402
 from tests.capture.provider import EVENTS, Reply, events  # noqa: E402

@@ -12,9 +12,9 @@ import pytest
 from google import genai
 
 import optree
+from optree._tree import walk_ops
+from optree._values import decode
 from optree.testing import capture, replay
-from optree.tree import walk_ops
-from optree.values import decode
 from tests.capture.calls import QUESTION
 from tests.capture.provider import Reply, events
 from tests.capture.test_bedrock import converse, converse_stream, event, streamed

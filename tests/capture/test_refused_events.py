@@ -7,11 +7,11 @@ import pytest
 import websockets.sync.client
 
 import optree
-from optree.capture.realtime import merged
-from optree.capture.recorded import key_of_event
+from optree._capture.realtime import merged
+from optree._capture.recorded import key_of_event
+from optree._tree import walk_ops
+from optree._values import decode
 from optree.testing import capture, replay
-from optree.tree import walk_ops
-from optree.values import decode
 from tests.capture.conftest import record
 from tests.capture.websocket_model import ASKED, CREATE, HEARS, SESSION, answer, asked_of, item, ops_of
 

@@ -5,11 +5,11 @@ import json
 import pytest
 
 import optree
-from optree.builder.outcome import told_in
-from optree.capture.bodies import MOST_KEPT
+from optree._builder.outcome import told_in
+from optree._capture.bodies import MOST_KEPT
+from optree._tree import walk_ops
+from optree._values import decode
 from optree.testing import capture, replay
-from optree.tree import walk_ops
-from optree.values import decode
 from tests.capture.provider import EVENTS, Reply
 from tests.capture.test_refusals import of_anthropic, of_google, of_ollama, of_openai, refused, shown
 

@@ -16,17 +16,17 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 import optree
-from optree.capture import FINDER, uninstrument
-from optree.capture.replay import as_recorded, is_replay
-from optree.cli.program import command_line
+from optree._capture import FINDER, uninstrument
+from optree._capture.replay import as_recorded, is_replay
+from optree._cli.program import command_line
+from optree._formats.plain_json import PlainJson
+from optree._store import Directory
+from optree._store.recovery import load
+from optree._tree import walk_ops
+from optree._tree.redacted import redacted
+from optree._values import decode
 from optree.errors import OptreeError
-from optree.formats.plain_json import PlainJson
-from optree.store import Directory
-from optree.store.recovery import load
 from optree.testing import capture, replay, shape
-from optree.tree import walk_ops
-from optree.tree.redacted import redacted
-from optree.values import decode
 from tests.capture.calls import CALLS, CHAT, CHAT_EVENTS, QUESTION
 from tests.capture.conftest import record
 from tests.capture.provider import Reply, events

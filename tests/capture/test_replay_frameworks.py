@@ -21,13 +21,13 @@ from pydantic_ai import Agent, ModelRetry, ToolReturn
 from pydantic_ai.tool_manager import ToolManager
 
 import optree
-from optree.capture import uninstrument
-from optree.capture.replay import RAN_FOR, WHY
+from optree._capture import uninstrument
+from optree._capture.replay import RAN_FOR, WHY
+from optree._nodes import REPLAY_OF
+from optree._tree import walk_ops
+from optree._values import decode
 from optree.errors import OptreeError
-from optree.nodes import REPLAY_OF
 from optree.testing import capture, replay, shape
-from optree.tree import walk_ops
-from optree.values import decode
 from tests.capture import test_langchain as langchain
 from tests.capture import test_openai_agents as openai_agents
 from tests.capture import test_pydantic_ai as pydantic_ai

@@ -11,12 +11,12 @@ import pytest
 from msgspec import Raw
 
 import optree
+from optree._formats.plain_json import PlainJson
+from optree._tree import walk_ops
+from optree._tree.redacted import redacted
+from optree._values import decode
 from optree.errors import OptreeError
-from optree.formats.plain_json import PlainJson
 from optree.testing import replay, shape
-from optree.tree import walk_ops
-from optree.tree.redacted import redacted
-from optree.values import decode
 from tests.capture.conftest import record
 
 

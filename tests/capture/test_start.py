@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from optree.capture import LIBRARIES, START, compared
-from optree.store import Directory
-from optree.store.recovery import load
+from optree._capture import LIBRARIES, START, compared
+from optree._store import Directory
+from optree._store.recovery import load
 from tests.capture.calls import CHAT
 from tests.capture.websocket_model import HEARS, SAID, of_responses
 from tests.cli.conftest import CommandLine

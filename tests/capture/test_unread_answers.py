@@ -7,9 +7,9 @@ import openai
 import pytest
 
 import optree
+from optree._tracing.failures import class_of_error, class_of_status, class_of_text
+from optree._tree import walk_ops
 from optree.testing import capture, replay
-from optree.tracing.failures import class_of_error, class_of_status, class_of_text
-from optree.tree import walk_ops
 from tests.capture import calls
 from tests.capture.conftest import outcome
 from tests.capture.provider import EVENTS, JSON, Reply, events

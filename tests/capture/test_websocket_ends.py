@@ -10,9 +10,9 @@ import websockets.asyncio.server
 import websockets.sync.client
 
 import optree
-from optree.capture import instrument, uninstrument
+from optree._capture import instrument, uninstrument
+from optree._values import decode
 from optree.testing import capture, replay
-from optree.values import decode
 from tests.capture.conftest import outcome
 from tests.capture.websocket_model import (
     CLIENTS,
@@ -182,7 +182,7 @@ def test_a_fault_of_ours(model, recording, client, method, monkeypatch):  # noqa
     def fails(*_args, **_kwargs):
         raise ValueError(method)
 
-    monkeypatch.setattr(f"optree.capture.realtime.ModelSocket.{method}", fails)
+    monkeypatch.setattr(f"optree._capture.realtime.ModelSocket.{method}", fails)
     hooked = outcome(lambda: client(model.url, [CREATE]))
     uninstrument()
     assert outcome(lambda: client(model.url, [CREATE])) == hooked

@@ -10,11 +10,11 @@ import websockets.asyncio.server
 import websockets.sync.client
 
 import optree
-from optree.capture import uninstrument
-from optree.messages import ToolCallPart
-from optree.nodes import Tokens
-from optree.tree import walk_ops
-from optree.values import decode
+from optree._capture import uninstrument
+from optree._messages import ToolCallPart
+from optree._nodes import Tokens
+from optree._tree import walk_ops
+from optree._values import decode
 from tests.capture.conftest import outcome
 from tests.capture.websocket_model import (
     ACKED,

@@ -6,12 +6,12 @@ import httpx
 import pytest
 
 import optree
-from optree import speed
-from optree.capture.exchange import begin
-from optree.messages import ReasoningPart, ToolCallPart, answers, message
-from optree.nodes import Tokens
-from optree.tree import walk_ops
-from optree.values import decode
+from optree import _speed as speed
+from optree._capture.exchange import begin
+from optree._messages import ReasoningPart, ToolCallPart, answers, message
+from optree._nodes import Tokens
+from optree._tree import walk_ops
+from optree._values import decode
 
 JSON, EVENTS, LINES = "application/json", "text/event-stream", "application/x-ndjson"
 _CHOICE = {"index": 0, "message": {"role": "assistant", "content": "It rains"}, "finish_reason": "stop"}

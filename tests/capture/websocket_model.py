@@ -11,11 +11,11 @@ import openai
 from websockets.sync.server import serve
 
 import optree
-from optree.console import resolved
-from optree.messages import TextPart, answers, message
-from optree.nodes import Tokens
-from optree.tree import walk_ops
-from optree.values import decode
+from optree._console import resolved
+from optree._messages import TextPart, answers, message
+from optree._nodes import Tokens
+from optree._tree import walk_ops
+from optree._values import decode
 from tests.capture.conftest import outcome
 
 HEARS = "hears"

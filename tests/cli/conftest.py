@@ -16,10 +16,10 @@ from unittest.mock import patch
 
 import pytest
 
-from optree.cli import main
-from optree.store import Directory
-from optree.store.options import StoreOptions
-from optree.store.settle import settle_all
+from optree._cli import main
+from optree._store import Directory
+from optree._store.options import StoreOptions
+from optree._store.settle import settle_all
 
 ROOT = Path(__file__).resolve().parents[2]
 PREFIXES = ("OPTREE_", "NO_COLOR", "FORCE_COLOR", "TRACEPARENT")

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from optree.ids import trace_id
+from optree._ids import trace_id
 from optree_otel.delivered import DeliveredFile
 from tests.cli.conftest import ROOT, CommandLine
 from tests.otel.receiver import away, receiver, refused, unavailable

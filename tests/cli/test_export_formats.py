@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from optree.cli.export import _workplace
-from optree.formats.ai_agent import AI_AGENT
+from optree._cli.export import _workplace
+from optree._formats.ai_agent import AI_AGENT
 from tests.cli.conftest import CommandLine
 
 READ_ONLY = ["claude-code", "codex", "inspect", "openai-agents"]

@@ -6,8 +6,8 @@ import json
 import pytest
 import zstandard
 
-from optree.formats.ai_agent import AI_AGENT, AI_AGENT_V3
-from optree.formats.plain_json import JSON
+from optree._formats.ai_agent import AI_AGENT, AI_AGENT_V3
+from optree._formats.plain_json import JSON
 from optree_formats.events import EVENTS
 from optree_formats.transcript import FORMAT as TRANSCRIPT
 from tests.formats.examples import EXAMPLES, JACK_AND_JILL
@@ -212,9 +212,9 @@ def test_a_file_in_no_format_says_what_was_tried(optree):
 @pytest.mark.parametrize("head", [b'{"version":1,"meta":{"a":"', b'{"seq":1,"run_id":"', JACK_AND_JILL.encode(), b"# Session Log\n", b""])
 def test_a_file_that_unpacks_without_end_is_refused(tmp_path, monkeypatch, pack, head):
     """A packed file of any format that unpacks to more than the limit is refused in bounded memory, with what to do."""
-    from optree.cli import import_
+    from optree._cli import import_
+    from optree._store import compression
     from optree.errors import FormatError
-    from optree.store import compression
 
     monkeypatch.setattr(compression, "MAX_BYTES", 1 << 20)
     monkeypatch.setattr(compression, "SPARE_BYTES", 1 << 20)
@@ -253,7 +253,7 @@ def test_a_file_that_several_formats_take_needs_a_name(optree, monkeypatch):
     """A file that two formats take for theirs is refused with their names."""
     from pathlib import Path
 
-    from optree.cli import import_
+    from optree._cli import import_
     from optree.errors import SetupError
 
     path = Path(optree.folder / "log")
@@ -269,7 +269,7 @@ def test_formats_of_others_are_found(optree, log):
     info = site / "elsewhere-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: elsewhere\nVersion: 1.0\nProvides-Extra: broken\n")
-    (info / "entry_points.txt").write_text("[optree.formats]\nshout = elsewhere:SHOUT\nbroken = elsewhere_missing:X [broken]\n")
+    (info / "entry_points.txt").write_text("[optree._formats]\nshout = elsewhere:SHOUT\nbroken = elsewhere_missing:X [broken]\n")
     (site / "elsewhere.py").write_text(
         "from optree_formats.events import Events\n"
         "class Shout(Events):\n"

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from optree.store.lock import last_beat
+from optree._store.lock import last_beat
 from tests.cli.conftest import CommandLine
 
 SILENT = """

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from optree.store.compression import unpack
+from optree._store.compression import unpack
 
 CALL = {"type": "llm", "status": "ok", "provider": "openai", "model": "gpt-4o", "agentId": "a", "originTxnId": "t1"}
 

@@ -90,7 +90,7 @@ def test_follow_a_running_session(optree):
 
 def test_follow_a_journal_whose_first_line_is_damaged(tmp_path):
     """The records of a journal whose first line is damaged are followed, too."""
-    from optree.cli.logs import JournalTail
+    from optree._cli.logs import JournalTail
     from tests.store.test_reader import DATA, WHOLE
 
     path = tmp_path / "j-0000-000001.jsonl"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from optree.cli import main
+from optree._cli import main
 
 ROW = ["txn", "agentId", "state", "incomplete", "startedAt", "durationSeconds", "bytes"]
 ROW += ["inputTokens", "outputTokens", "cacheReadInputTokens"]
@@ -231,7 +231,7 @@ def test_loads_little(ended):
     heavy = {"rich", "asyncio", "httpx", "opentelemetry"}
     code = f"""
 import atexit, sys
-from optree.cli import main
+from optree._cli import main
 atexit.register(lambda: print(sorted({heavy} & set(sys.modules))))
 sys.argv[1:] = ["ls"]
 main()
@@ -274,7 +274,7 @@ def test_status_of_nothing(optree):
 
 LOCKED = """
 import os, sys
-from optree.cli import main
+from optree._cli import main
 os.mkdir(sys.argv[-1] + "/locked", 0)
 sys.argv[-1] += "/locked" + os.environ["BELOW"]
 main()

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from optree.cli.program import command_line
+from optree._cli.program import command_line
 from tests.cli.conftest import CommandLine
 
 AGENT = """

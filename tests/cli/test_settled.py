@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 import optree
-from optree.store import Directory
-from optree.store.ledger import Ledger
+from optree._store import Directory
+from optree._store.ledger import Ledger
 
 ROOT = str(Path(optree.__file__).parents[1])
-MAIN = "from optree.cli import main; main()"
+MAIN = "from optree._cli import main; main()"
 AGENT = """
 import os, optree
-from optree.store.system import OS
+from optree._store.system import OS
 def gone(self, path, pieces): os._exit(0)
 OS.replacing = gone
 with optree.session("root"), optree.turn(), optree.llm(provider="p", model="m") as op:

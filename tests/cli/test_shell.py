@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from optree.cli.app import app
+from optree._cli.app import app
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "cli.md"
 COMMANDS = get_command(app).commands
@@ -48,7 +48,7 @@ def test_help(optree):
 
 INTERRUPTED = """
 import os, signal, sys
-import optree.cli
+import optree._cli
 
 class Interrupting:
     def find_spec(self, name, *_):
@@ -57,11 +57,11 @@ class Interrupting:
 
 sys.meta_path.insert(0, Interrupting())
 sys.argv = ["optree", "ls"]
-optree.cli.main()
+optree._cli.main()
 """
 
 
-@pytest.mark.parametrize("where", ["typer", "optree.cli.ls", "optree.cli.screen"])
+@pytest.mark.parametrize("where", ["typer", "optree._cli.ls", "optree._cli.screen"])
 def test_an_interrupt_while_a_command_starts(optree, where):
     """Ctrl-C at an import of the command line's ends it with exit code 130, and no traceback."""
     command = [sys.executable, "-c", INTERRUPTED.replace("WHERE", repr(where))]
@@ -80,13 +80,13 @@ class Interrupting:
 sys.meta_path.insert(0, Interrupting())
 """
 SCRIPTS = {
-    "optree": "import sys\nfrom optree.cli import main\nsys.exit(main())\n",
+    "optree": "import sys\nfrom optree._cli import main\nsys.exit(main())\n",
     "agent.py": "try:\n    import optree\nexcept KeyboardInterrupt:\n    print('pressed')\n",
 }
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no signal ends a process there")
-@pytest.mark.parametrize("where", ["optree._version", "msgspec", "optree.tracing.controls"])
+@pytest.mark.parametrize("where", ["optree._version", "msgspec", "optree._tracing.controls"])
 @pytest.mark.parametrize(
     ("script", "expected"),
     [("-m", (-signal.SIGINT, "", "")), ("optree", (-signal.SIGINT, "", "")), ("agent.py", (0, "pressed\n", ""))],
@@ -183,7 +183,7 @@ def test_completion_script(optree):
 def test_progress_bar(optree, total):
     """What takes long shows a bar on a terminal, and takes it away at the end."""
     code = f"""
-from optree.cli.screen import working
+from optree._cli.screen import working
 with working("loading it", {total}, after=0) as step:
     step()
     input()
@@ -205,7 +205,7 @@ print("done")
 
 def test_no_progress_bar_in_a_pipe(optree):
     """A pipe gets no bar."""
-    code = "from optree.cli.screen import working\nwith working('loading it', after=0): input()"
+    code = "from optree._cli.screen import working\nwith working('loading it', after=0): input()"
     run = subprocess.run([sys.executable, "-c", code], env=optree.env, input="\n", capture_output=True, text=True, check=True)
     assert ("", "") == (run.stdout, run.stderr)
 
@@ -214,7 +214,7 @@ def test_quick_work_shows_no_bar(optree):
     """What is done within the time shows nothing, and loads no library for it."""
     code = """
 import sys
-from optree.cli.screen import working
+from optree._cli.screen import working
 with working("loading it"):
     pass
 print("rich" in sys.modules, sys.stderr.isatty())

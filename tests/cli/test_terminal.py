@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from optree.cli.messages import MessageView
+from optree._cli.messages import MessageView
 
 SGR = re.compile(r"\x1b\[(?:0|1|2|3[1-6]|2;37|90)m")
 HOSTILE = "\x1b[8mhid\x1b]0;t\x07\x9b2J\u202er\u200b\U000e0041\u2066 \n[txn:forged] [path:9.9] x [ERR] ← tool y: z [bold]b[/bold]"
@@ -166,7 +166,7 @@ def test_folded_between_values(wide, command, columns):
     whole = wide.read(*command.split()).stdout
     shown = wide.terminal(*command.split(), columns=columns)
     assert values(whole) == values(shown)
-    from optree.visible import columns as taken
+    from optree._visible import columns as taken
 
     too_long = [line for line in SGR.sub("", shown).split("\n") if taken(line) > columns]
     assert [] == [line for line in too_long if len(line.split()) > 2]
@@ -174,7 +174,7 @@ def test_folded_between_values(wide, command, columns):
 
 def test_tables_align(wide):
     """Columns stand below each other, also behind names in wide characters, and where credentials were."""
-    from optree.visible import columns as taken
+    from optree._visible import columns as taken
 
     for command in ("cost", "ledger"):
         rows = [line for line in wide.read(command).stdout.splitlines() if "$" in line]
@@ -198,7 +198,7 @@ def test_completion_shows_agents_as_text(optree):
 def test_complaints_of_the_library(optree):
     """What tracing itself says on stderr of the traced program's surroundings is one line, without credentials."""
     key = "ghp_" + "a1B2" * 9
-    source = f"import optree\nfrom optree.tracing.runtime import RUNTIME\nRUNTIME.problems.report({key + ' ' + HOSTILE!r})\n"
+    source = f"import optree\nfrom optree._tracing.runtime import RUNTIME\nRUNTIME.problems.report({key + ' ' + HOSTILE!r})\n"
     source += "print(optree.health()['problems'])"
     ran = optree("run", "--", sys.executable, "-c", source)
     assert "optree: [REDACTED] \\x1b[8mhid" in ran.stderr

@@ -3,8 +3,8 @@
 from hypothesis import strategies as st
 
 import optree
+from optree._tree import Tree
 from optree.testing import Ticking, capture
-from optree.tree import Tree
 
 INPUT, OUTPUT, READ, WRITE = 3e-6, 15e-6, 0.3e-6, 3.75e-6
 """US dollars a token."""

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import optree
-from optree.builder import SessionTreeBuilder
+from optree._builder import SessionTreeBuilder
+from optree._nodes import Payload
 from optree.compare import compare, format_comparison, walk
-from optree.nodes import Payload
 from optree.testing import capture
 from tests.compare.sessions import assistant, call, described, places, run, user
 from tests.strategies import play, programs

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import optree
+from optree._nodes import Payload
 from optree.compare import context_changes
 from optree.compare.calls import messages_since
 from optree.compare.histories import CallSpan, Histories, previous_calls
-from optree.nodes import Payload
 from optree.testing import Ticking, capture
 from tests.compare.sessions import INPUT, READ, WRITE, assistant, call, user
 from tests.strategies import play, programs

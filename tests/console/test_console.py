@@ -6,10 +6,10 @@ import pytest
 from msgspec import Raw
 
 from optree import SessionTreeBuilder
-from optree import records as r
-from optree.builder import Stream
-from optree.console import KEPT_OPS, LINE_BYTES, ConsoleWriter, LineOptions, LineRenderer
-from optree.nodes import AS_TOLD, LogEntry, ReasoningChunk
+from optree import _records as r
+from optree._builder import Stream
+from optree._console import KEPT_OPS, LINE_BYTES, ConsoleWriter, LineOptions, LineRenderer
+from optree._nodes import AS_TOLD, LogEntry, ReasoningChunk
 from optree.testing import Ticking
 
 FORM = re.compile(r"\[txn:t\] \[path:[0-9.]*\] \S+ \[(VRB|WRN|ERR|TRC|THK|FIN)\] [→←] (llm|tool|session|system|turn) \S+: .*")

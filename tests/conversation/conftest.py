@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from optree._store.lines import Fault
 from optree.conversation import Reply, load_session, restored
 from optree.conversation.wire import stream_events
-from optree.store.lines import Fault
 
 DATA = Path(__file__).parent / "data"
 

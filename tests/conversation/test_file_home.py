@@ -7,10 +7,10 @@ import signal
 import pytest
 
 from optree import FormatError
+from optree._store import line_log
+from optree._store.system import OS
 from optree.conversation import Session, load_session, read_events
 from optree.conversation.file_home import FileHome
-from optree.store import line_log
-from optree.store.system import OS
 from tests.conversation.conftest import lines
 
 HELLO = {"role": "user", "content": "Hello"}

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import optree
+from optree._nodes import Message, Payload
+from optree._store.recovery import load
 from optree.conversation.content import answers_of, calls_of, entries_of, is_utterance, kind_of, text_of, thought_of
 from optree.conversation.events import TranscriptEntry
 from optree.conversation.of_tree import events_of
 from optree.conversation.viewer import SessionViewer
 from optree.conversation.views.sections import Ask, sections
-from optree.nodes import Message, Payload
-from optree.store.recovery import load
 from optree.testing import capture
 from tests.strategies import values
 

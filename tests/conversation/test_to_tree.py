@@ -2,11 +2,11 @@
 
 from hypothesis import given, settings
 
+from optree._ids import is_txn
+from optree._tree import walk_sessions
 from optree.conversation.events import AgentCreated, PieceOfText, TranscriptEntry
 from optree.conversation.of_tree import events_of
 from optree.conversation.to_tree import MAX_NESTED, TICK, tree_of
-from optree.ids import is_txn
-from optree.tree import walk_sessions
 from tests.formats.streams import event_lists
 
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
+from optree._visible import columns, visible
 from optree.conversation.events import AgentCreated, TranscriptEntry
 from optree.conversation.viewer import SessionViewer
 from optree.conversation.views.diagrams import MOST_CHARACTERS, Arrow, Edge, diagram, graph, label, sequence
@@ -17,7 +18,6 @@ from optree.conversation.views.rendering import code, to_markdown, to_text, valu
 from optree.conversation.views.sections import _SECTIONS, Ask, Section, SectionRow, sections
 from optree.conversation.views.stream import change
 from optree.redaction import redact
-from optree.visible import columns, visible
 from tests.growth import SQUARE, growth
 
 VIEWS = list(_SECTIONS)

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from typer.testing import CliRunner
 
-from optree.cli.messages import MessageView
+from optree._cli.messages import MessageView
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "howto" / "views.md"
@@ -34,7 +34,7 @@ def block(command):
 
 def printed(words):
     """Return what a command prints, 100 columns wide."""
-    from optree.cli.app import app
+    from optree._cli.app import app
 
     with patch.dict(os.environ, {"COLUMNS": "100"}), contextlib.redirect_stderr(io.StringIO()):
         ran = CliRunner().invoke(app, words)

@@ -7,12 +7,12 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optree._store.lines import BLOCK_BYTES, Fault
+from optree._tree import walk_sessions
 from optree.conversation import AgentCreated, PieceOfText, TranscriptEntry, line, read_events, stream_events, wire
 from optree.conversation.of_tree import events_of
 from optree.conversation.wire import read_one
 from optree.errors import FormatError
-from optree.store.lines import BLOCK_BYTES, Fault
-from optree.tree import walk_sessions
 from optree_formats.events import EVENTS
 from tests.conversation.conftest import DATA, read
 

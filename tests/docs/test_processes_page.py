@@ -1,7 +1,7 @@
 import pytest
 
 import optree
-from optree.store import Directory
+from optree._store import Directory
 from tests.docs.test_docs import BLOCK, ROOT, run_code
 
 WRAPPED, TOLD, DAEMON = BLOCK.findall((ROOT / "docs" / "howto" / "processes.md").read_text())

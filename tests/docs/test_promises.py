@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from optree import interrupts
-from optree.builder.stream import WAIT_SECONDS
-from optree.store import descriptors, lock, numbering, upkeep
-from optree.store.journal import HELD_RECORDS
-from optree.store.settle import BACKGROUND_BYTES, BEGIN_SECONDS, SMALL_BYTES
-from optree.store.upkeep import SYNC_SECONDS
-from optree.tracing.runtime import EXIT_SECONDS, IDLE_SESSIONS, ROOM_SECONDS
+from optree import _interrupts as interrupts
+from optree._builder.stream import WAIT_SECONDS
+from optree._store import descriptors, lock, numbering, upkeep
+from optree._store.journal import HELD_RECORDS
+from optree._store.settle import BACKGROUND_BYTES, BEGIN_SECONDS, SMALL_BYTES
+from optree._store.upkeep import SYNC_SECONDS
+from optree._tracing.runtime import EXIT_SECONDS, IDLE_SESSIONS, ROOM_SECONDS
 
 ROOT = Path(__file__).parents[2]
 WORDS = {"second": "1"}

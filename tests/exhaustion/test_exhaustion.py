@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from optree._store import Directory, load
+from optree._tree import walk_ops
 from optree.errors import DamagedError
-from optree.store import Directory, load
-from optree.tree import walk_ops
 from tests.exhaustion.ways import WAYS
 
 ROOT = Path(__file__).parents[2]
@@ -142,8 +142,8 @@ def test_json_of_what_finds_no_memory() -> None:
 
 ENCODING = """
 import _testcapi
-from optree.records import OpBegin, line
-from optree.values import encode
+from optree._records import OpBegin, line
+from optree._values import encode
 
 refused = 0
 for number in range(100):
@@ -205,8 +205,8 @@ def test_an_op_that_finds_no_memory(tmp_path: Path) -> None:
 BEGINNING = """
 import _testcapi, optree, sys
 from pathlib import Path
-from optree.records import OpBegin
-from optree.store.reader import read_journal
+from optree._records import OpBegin
+from optree._store.reader import read_journal
 
 optree.configure(base_dir=sys.argv[1], console=False)
 wrong = []
@@ -249,7 +249,7 @@ def test_where_not_even_the_count_finds_memory(pure: str) -> None:
 
 COUNTING = """
 import _testcapi, optree
-from optree.builder.guard import FAULTS
+from optree._builder.guard import FAULTS
 from optree.testing import capture
 
 CALLS = [

@@ -6,12 +6,12 @@ import weakref
 
 import pytest
 
-from optree import background
-from optree import records as r
-from optree.background import Job, Worker
-from optree.builder.subscriber import Subscriber
-from optree.store import upkeep
-from optree.store.upkeep import Upkeep
+from optree import _background as background
+from optree import _records as r
+from optree._background import Job, Worker
+from optree._builder.subscriber import Subscriber
+from optree._store import upkeep
+from optree._store.upkeep import Upkeep
 from optree_otel.incoming.processor import Later
 from tests.otel.backends.waiting import wait_for
 

@@ -22,10 +22,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from optree._store import Directory, load
+from optree._tree import flatten, walk_ops
+from optree._values import decode
 from optree.errors import OptreeError
-from optree.store import Directory, load
-from optree.tree import flatten, walk_ops
-from optree.values import decode
 from tests.faults.programs import COST, HIT, OTHERS, PROGRAMS, logs_of
 
 ROOT = Path(__file__).parents[2]

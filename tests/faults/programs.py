@@ -12,8 +12,8 @@ import threading
 from collections.abc import Callable
 
 import optree
-from optree.store import ownership
-from optree.tracing.runtime import RUNTIME
+from optree._store import ownership
+from optree._tracing.runtime import RUNTIME
 
 COST = 0.25
 HIT = "0" * 8 + "-hit"

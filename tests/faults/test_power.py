@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from optree.store import Directory, load
-from optree.tree import walk_ops
+from optree._store import Directory, load
+from optree._tree import walk_ops
 from tests.faults.harness import Preload, preload
 from tests.faults.test_faults import preloads
 
@@ -93,7 +93,7 @@ for number, context in enumerate(sessions):
 wait('recorded')
 """
 LEFT = """
-from optree.tracing import runtime
+from optree._tracing import runtime
 runtime.IDLE_SESSIONS = 2
 for number in range(MANY):
     with optree.session(f'agent {number}'), optree.turn():

@@ -2,10 +2,10 @@
 
 from typing import Any, NamedTuple
 
+from optree._tree import walk_ops, walk_sessions
+from optree._values import decode
 from optree.conversation.events import AgentCreated, PieceOfText, TranscriptEntry
 from optree.conversation.of_tree import events_of
-from optree.tree import walk_ops, walk_sessions
-from optree.values import decode
 
 
 class Aspect(NamedTuple):

@@ -1,9 +1,9 @@
 """What of a tree a format holds: the tree as plain values, without what the format's `cannot_hold` names."""
 
+from optree._nodes import AS_TOLD
+from optree._tree import Tree
+from optree._tree.walk import to_plain
 from optree.conversation.of_tree import events_of
-from optree.nodes import AS_TOLD
-from optree.tree import Tree
-from optree.tree.walk import to_plain
 from tests.formats.transcript.held import held as held_by_transcript
 
 TIMES = ("startedAt", "endedAt", "timestamp", "ts", "latency")

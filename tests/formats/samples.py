@@ -3,8 +3,8 @@
 import shutil
 from pathlib import Path
 
-from optree.builder import SessionTreeBuilder
-from optree.formats.installed import installed_formats
+from optree._builder import SessionTreeBuilder
+from optree._formats.installed import installed_formats
 from optree.testing import Ticking
 
 FORMATS, _ = installed_formats()

@@ -8,14 +8,14 @@ from hashlib import sha256
 
 import pytest
 
-from optree.builder import SessionTreeBuilder
+from optree._builder import SessionTreeBuilder
+from optree._formats.ai_agent import AI_AGENT, AI_AGENT_V1, AI_AGENT_V3, assembly
+from optree._formats.installed import detected, installed_formats
+from optree._formats.plain_json import JSON
+from optree._store.recovery import load
+from optree._tree import flatten, walk_ops, walk_sessions
 from optree.errors import FormatError, OptreeError, StoreError
-from optree.formats.ai_agent import AI_AGENT, AI_AGENT_V1, AI_AGENT_V3, assembly
-from optree.formats.installed import detected, installed_formats
-from optree.formats.plain_json import JSON
-from optree.store.recovery import load
 from optree.testing import Ticking
-from optree.tree import flatten, walk_ops, walk_sessions
 from tests.formats.samples import sample
 from tests.growth import SQUARE, growth
 

@@ -7,12 +7,12 @@ from hashlib import sha256
 
 import pytest
 
-from optree.builder import SessionTreeBuilder
-from optree.formats.ai_agent import AI_AGENT_V3, assembly
-from optree.formats.ai_agent.records import derived_id
+from optree._builder import SessionTreeBuilder
+from optree._formats.ai_agent import AI_AGENT_V3, assembly
+from optree._formats.ai_agent.records import derived_id
+from optree._tree import walk_sessions
+from optree._tree.walk import to_plain
 from optree.testing import Ticking
-from optree.tree import walk_sessions
-from optree.tree.walk import to_plain
 
 USUAL = {"version": 3, "sessionId": "s1"}
 START = {

@@ -8,9 +8,9 @@ from functools import partial
 import pytest
 import zstandard
 
+from optree._formats.installed import detected
+from optree._tree import walk_sessions
 from optree.errors import FormatError, OptreeError
-from optree.formats.installed import detected
-from optree.tree import walk_sessions
 from tests.formats.samples import FORMATS, WRITTEN, placed, sample
 from tests.growth import SQUARE, growth
 

@@ -6,17 +6,17 @@ import json
 import msgspec
 import pytest
 
-from optree.cli.format_loss import lacking
+from optree._cli.format_loss import lacking
+from optree._formats import Fault
+from optree._formats.installed import detected, installed_formats
+from optree._store.directory import Directory
+from optree._store.importing import save
+from optree._store.recovery import load
+from optree._tree import walk_sessions
 from optree.conversation.events import AgentCreated
 from optree.conversation.of_tree import events_of
 from optree.conversation.wire import read_events
 from optree.errors import FormatError
-from optree.formats import Fault
-from optree.formats.installed import detected, installed_formats
-from optree.store.directory import Directory
-from optree.store.importing import save
-from optree.store.recovery import load
-from optree.tree import walk_sessions
 from optree_formats.events import EVENTS, EVENTS_V1
 from tests.formats.examples import EXAMPLES, JACK_AND_JILL
 from tests.growth import SQUARE, growth

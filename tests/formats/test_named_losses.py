@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 
-from optree.cli.format_loss import lacking
+from optree._cli.format_loss import lacking
 from tests.formats.held import WITHOUT, sessions, whole
 from tests.formats.samples import WRITTEN, sample
 from tests.formats.streams import streams

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from optree.builder import SessionTreeBuilder
-from optree.cli.format_loss import lacking
-from optree.formats.ai_agent import AI_AGENT, AI_AGENT_V1, AI_AGENT_V3
-from optree.store.directory import Directory
-from optree.store.importing import save
-from optree.store.recovery import load
-from optree.tree import flatten, format_tree, walk_ops, walk_sessions
+from optree._builder import SessionTreeBuilder
+from optree._cli.format_loss import lacking
+from optree._formats.ai_agent import AI_AGENT, AI_AGENT_V1, AI_AGENT_V3
+from optree._store.directory import Directory
+from optree._store.importing import save
+from optree._store.recovery import load
+from optree._tree import flatten, format_tree, walk_ops, walk_sessions
 from tests.formats.originals import BEGUN, CHILD_TXN, TXN, document, documents
 
 some = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors])

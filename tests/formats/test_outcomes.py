@@ -4,14 +4,14 @@ from io import BytesIO
 
 import pytest
 
-from optree.cli.sessions import state_of
-from optree.console import LineOptions, LineRenderer
+from optree._cli.sessions import state_of
+from optree._console import LineOptions, LineRenderer
+from optree._formats.plain_json import JSON
+from optree._tree import format_tree, walk_ops, walk_sessions
+from optree._tree.text import state
+from optree._tree.unfold import unfold
 from optree.conversation.to_tree import tree_of as conversation_tree
 from optree.conversation.wire import stream_events
-from optree.formats.plain_json import JSON
-from optree.tree import format_tree, walk_ops, walk_sessions
-from optree.tree.text import state
-from optree.tree.unfold import unfold
 from optree_formats.markdown.format import FORMAT as MARKDOWN
 from optree_formats.transcript import FORMAT as TRANSCRIPT
 from optree_otel.incoming import read, sessions

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from optree.formats.installed import installed_formats
+from optree._formats.installed import installed_formats
 from tests.formats.aspects import ASPECTS, holds
 from tests.formats.held import held
 from tests.formats.samples import WRITTEN, sample

@@ -21,7 +21,7 @@ from random import Random
 from time import monotonic
 
 import optree
-from optree.tracing.runtime import RUNTIME
+from optree._tracing.runtime import RUNTIME
 from tests.interrupts.injecting import Injection
 from tests.interrupts.joining import JOINS
 from tests.interrupts.resting import Rest, watch_locks

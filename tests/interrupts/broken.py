@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from optree import background
-from optree.builder import handles
-from optree.builder.guard import FAULTS
-from optree.builder.stream import Stream
-from optree.store import session_store
-from optree.store.ledger import Ledger
-from optree.store.system import OS
-from optree.tracing import context, faults, runtime, scopes
-from optree.tracing.runtime import RUNTIME
+from optree import _background as background
+from optree._builder import handles
+from optree._builder.guard import FAULTS
+from optree._builder.stream import Stream
+from optree._store import session_store
+from optree._store.ledger import Ledger
+from optree._store.system import OS
+from optree._tracing import context, faults, runtime, scopes
+from optree._tracing.runtime import RUNTIME
 from tests.interrupts import resting, scenarios
 from tests.interrupts.injecting import NOWHERE, Injection
 from tests.interrupts.rounds import Round, places

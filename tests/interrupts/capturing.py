@@ -15,9 +15,9 @@ import httpx2
 import openai
 
 import optree
-from optree import capture
-from optree.capture.program import PROGRAM
-from optree.tree.walk import walk_ops
+from optree import _capture as capture
+from optree._capture.program import PROGRAM
+from optree._tree.walk import walk_ops
 from tests.interrupts.scenarios import finish
 
 URL = "https://api.openai.com/v1/chat/completions"

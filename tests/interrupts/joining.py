@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import optree
-from optree.background import Job
-from optree.store.upkeep import SAVING
-from optree.tracing.runtime import RUNTIME
+from optree._background import Job
+from optree._store.upkeep import SAVING
+from optree._tracing.runtime import RUNTIME
 from tests.interrupts.scenarios import block, totals_flaws
 
 PARENT = """

@@ -16,11 +16,12 @@ from typing import Any
 from weakref import ref
 
 import optree
-from optree import background, ids
-from optree.interrupts import new_rlock
-from optree.store import upkeep
-from optree.tracing.runtime import RUNTIME
-from optree.tree.walk import walk_ops
+from optree import _background as background
+from optree import _ids as ids
+from optree._interrupts import new_rlock
+from optree._store import upkeep
+from optree._tracing.runtime import RUNTIME
+from optree._tree.walk import walk_ops
 from tests.interrupts.joining import ended_flaws
 from tests.interrupts.scenarios import totals_flaws
 

@@ -8,17 +8,17 @@ from time import monotonic, sleep
 from typing import Any
 
 import optree
-from optree.background import Job
-from optree.builder.handles import account_late
-from optree.clock import now_ms
-from optree.nodes import SNAPSHOT, USAGE_AT_START
-from optree.records import OpEnd
-from optree.store import ownership
-from optree.store.upkeep import EACH_SECOND
-from optree.tracing.runtime import RUNTIME
-from optree.tree.totals import add_op, of_entries
-from optree.tree.walk import walk_ops, walk_sessions
-from optree.values import decode
+from optree._background import Job
+from optree._builder.handles import account_late
+from optree._clock import now_ms
+from optree._nodes import SNAPSHOT, USAGE_AT_START
+from optree._records import OpEnd
+from optree._store import ownership
+from optree._store.upkeep import EACH_SECOND
+from optree._tracing.runtime import RUNTIME
+from optree._tree.totals import add_op, of_entries
+from optree._tree.walk import walk_ops, walk_sessions
+from optree._values import decode
 
 LONG = 20.0
 CALLS: list[str] = []

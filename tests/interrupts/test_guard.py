@@ -10,9 +10,9 @@ from traceback import walk_stack
 import pytest
 
 import optree
-from optree import speed
-from optree.records import OpEnd
-from optree.tree.walk import to_plain
+from optree import _speed as speed
+from optree._records import OpEnd
+from optree._tree.walk import to_plain
 from tests.interrupts.scenarios import CALLS, CALLS_WITHIN
 from tests.tracing.conftest import runtime  # noqa: F401 - a fixture
 
@@ -56,7 +56,7 @@ ARGUMENTS = {
 PACKAGE = str(Path(optree.__file__).parent)
 THIN = ("call", "__aenter__", "_awaited")
 """What stands in the place of a decorated function, and of a coroutine: what it calls is behind the guard, and needs a frame for that."""
-OWN = tuple(str(Path(optree.__file__).parent / name) for name in ("builder/guard.py", "interrupts.py", "tracing/faults.py"))
+OWN = tuple(str(Path(optree.__file__).parent / name) for name in ("_builder/guard.py", "_interrupts.py", "_tracing/faults.py"))
 
 
 def surface():
@@ -222,7 +222,7 @@ def test_it_is_counted_and_said_once():
     optree.configure(console=False)
     before = optree.health()["failures"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("optree.builder.session_tree.Core", None)
+        patch.setattr("optree._builder.session_tree.Core", None)
         builder = optree.SessionTreeBuilder("a")
     op = builder.begin_op("tool", "t", turn=builder.begin_turn())
     op.log("line")

@@ -8,8 +8,8 @@ from contextlib import suppress
 import pytest
 
 import optree
-from optree.tree.path import Path
-from optree.tree.walk import walk_ops
+from optree._tree.path import Path
+from optree._tree.walk import walk_ops
 from tests.interrupts.injecting import NOWHERE, Injection, Stop
 from tests.interrupts.scenarios import agent
 

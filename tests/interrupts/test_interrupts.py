@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from optree.interrupts import of_handler
+from optree._interrupts import of_handler
 from tests.interrupts.capturing import CAPTURED, HOOKING, OUTSIDE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,7 +86,7 @@ def test_a_session_that_is_never_begun_leaves_no_thread():
 LIMITS = """
 import os, random, signal, sys, threading, time
 import optree
-from optree.tracing.runtime import RUNTIME
+from optree._tracing.runtime import RUNTIME
 
 def left():
     threads = sorted(thread.name for thread in threading.enumerate())

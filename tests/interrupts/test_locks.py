@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from optree.interrupts import new_rlock
-from optree.store import Directory, open_session
-from optree.store.options import StoreOptions
+from optree._interrupts import new_rlock
+from optree._store import Directory, open_session
+from optree._store.options import StoreOptions
 from optree_formats.transcript.recorder import Subscription
 from optree_otel.incoming.processor import MOST, Later
 from optree_otel.live import Live
@@ -171,7 +171,7 @@ def is_taken(lock):
 
 
 NOT_THE_PROGRAMS = {
-    "optree/cli/screen.py": "a command's",
+    "optree/_cli/screen.py": "a command's",
     "exporters/optree_formats/markdown/writer.py": "a log's that no traced program writes; a forked child asks whether it is locked",
     "exporters/optree_otel/mirror.py": "of the threads that send",
 }

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import optree
-from optree.tracing.runtime import RUNTIME
+from optree._tracing.runtime import RUNTIME
 from tests.interrupts.injecting import Injection, Stop
 
 PLACES = 30_000

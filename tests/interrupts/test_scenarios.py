@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import optree
-from optree import speed
+from optree import _speed as speed
 from tests.interrupts import rounds
 from tests.interrupts.injecting import NOWHERE
 from tests.interrupts.scenarios import CALLS_WITHIN, PRICES, ROOTS

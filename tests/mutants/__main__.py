@@ -32,7 +32,7 @@ class Group(NamedTuple):
 
 GROUPS = {
     "tree": Group(
-        ("optree/tree/*.py",),
+        ("optree/_tree/*.py",),
         (
             *(
                 "tests/tree",
@@ -46,7 +46,7 @@ GROUPS = {
         ),
     ),
     "values": Group(
-        ("optree/values.py", "optree/usage.py", "optree/messages.py"),
+        ("optree/_values.py", "optree/_usage.py", "optree/_messages.py"),
         (
             *("tests/test_values.py", "tests/test_usage.py", "tests/test_messages.py", "tests/tree", "tests/builder"),
             *("tests/conversation/test_of_tree.py", "tests/conversation/test_of_tree_providers.py", "tests/conversation/test_agent.py"),
@@ -58,14 +58,14 @@ GROUPS = {
         ("tests/redaction", "tests/tree/test_redacted.py", "tests/test_visible.py", "tests/test_values.py"),
     ),
     "store": Group(
-        ("optree/store/*.py",),
+        ("optree/_store/*.py",),
         (
             *("tests/store", *(f"tests/cli/test_{name}.py" for name in ("ls", "load", "killed", "settled", "ledger", "import_formats"))),
             *(f"tests/security/test_{name}.py" for name in ("txns", "links_and_pipes", "bombs")),
         ),
     ),
     "builder": Group(
-        ("optree/builder/*.py",),
+        ("optree/_builder/*.py",),
         (
             "tests/builder",
             "tests/tree",
@@ -79,7 +79,7 @@ GROUPS = {
     ),
     "formats": Group(
         (
-            *("optree/formats/ai_agent/*.py", "exporters/optree_formats/transcript/of_tree.py"),
+            *("optree/_formats/ai_agent/*.py", "exporters/optree_formats/transcript/of_tree.py"),
             *("exporters/optree_formats/transcript/to_tree.py", "exporters/optree_formats/markdown/of_tree.py"),
             "exporters/optree_formats/markdown/to_tree.py",
         ),

@@ -6,7 +6,7 @@ import urllib.request
 from collections.abc import Iterable
 
 from optree import SessionNode
-from optree.ids import span_id, trace_id
+from optree._ids import span_id, trace_id
 from tests.otel.backends.ask import ask
 from tests.otel.backends.jaeger import Jaeger
 from tests.otel.backends.spans import Span

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import optree
 from optree import Loaded, SessionNode, load
-from optree.ids import node_id, span_id, trace_id
-from optree.nodes import OperationNode, TurnNode
-from optree.store import Directory
-from optree.tracing import context
-from optree.tracing.mirroring import Mirroring
-from optree.tracing.runtime import RUNTIME
+from optree._ids import node_id, span_id, trace_id
+from optree._nodes import OperationNode, TurnNode
+from optree._store import Directory
+from optree._tracing import context
+from optree._tracing.mirroring import Mirroring
+from optree._tracing.runtime import RUNTIME
 from optree_otel.delivered import is_done, pending
 from tests.otel.backends.spans import Span
 

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 import optree
-from optree.ids import span_id
+from optree._ids import span_id
 from tests.otel import mirroring
 from tests.otel.mirroring import environ, trace_of
 
@@ -181,7 +181,7 @@ def test_without_a_mirror_children_are_told_the_same(tmp_path):
     code = (
         "import optree\n"
         "with optree.session('lead') as s, optree.turn(), optree.tool('call') as op:\n"
-        "    from optree.ids import span_id, trace_id\n"
+        "    from optree._ids import span_id, trace_id\n"
         "    print(optree.child_env({})['TRACEPARENT'] == f'00-{trace_id(s.txn)}-{span_id(op.node.op_id)}-01')"
     )
     done = subprocess.run([sys.executable, "-c", code], env=environ(tmp_path), capture_output=True, text=True, check=True)

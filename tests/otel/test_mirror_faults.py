@@ -10,7 +10,7 @@ import requests
 from opentelemetry import context, trace
 
 import optree
-from optree.store import Directory
+from optree._store import Directory
 from optree_otel.delivered import DeliveredFile, is_sending
 from optree_otel.mirror import OtelMirror
 from optree_otel.pending import send, sweep, waiting

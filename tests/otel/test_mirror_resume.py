@@ -4,8 +4,8 @@ import sys
 import pytest
 
 import optree
-from optree.store import Directory
-from optree.store.lock import is_running
+from optree._store import Directory
+from optree._store.lock import is_running
 from optree_otel.mirror import OtelMirror
 from optree_otel.pending import Sent, send, sweep
 from optree_otel.settings import resolve

@@ -7,9 +7,9 @@ from contextlib import ExitStack
 from subprocess import PIPE
 
 import optree
-from optree.nodes import OperationNode
-from optree.tracing import runtime
-from optree.tracing.propagate import _Placed
+from optree._nodes import OperationNode
+from optree._tracing import runtime
+from optree._tracing.propagate import _Placed
 from optree_otel import live
 from optree_otel.delivered import mark_open, writers
 from optree_otel.session_exporter import nodes

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import Decision, TraceIdRatioBased
 
 import optree
-from optree.ids import trace_id
+from optree._ids import trace_id
 from optree_otel.delivered import is_unsampled
 from optree_otel.sampling import SAMPLERS, Sampler
 from optree_otel.settings import resolve

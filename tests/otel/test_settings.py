@@ -13,8 +13,8 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import OTELResourceDetector
 from opentelemetry.util.re import parse_env_headers
 
+from optree._tracing.config import OtelOptions
 from optree.errors import SetupError
-from optree.tracing.config import OtelOptions
 from optree_otel import make, settings
 from optree_otel.settings import Destination, Protocol, Settings, parsed_headers, resolve
 from optree_otel.signals.scope import Parent

@@ -1,6 +1,6 @@
 """A tree that has everything in it: each kind of op, each status, content of each shape, a sub-agent, a resumed round."""
 
-from optree.builder import SessionTreeBuilder
+from optree._builder import SessionTreeBuilder
 from optree.testing import Ticking
 
 TXN = "mg1x2-abcdefgh"

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 pytest.importorskip("mypy", reason="typeshed's stubs come with mypy: make .venv/has-dev")
-from optree.speed import compile as building
+from optree._speed import compile as building
 from tests.platforms.typeshed import differences
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +33,7 @@ print(health["ok"], health["problems"])
 sys.exit(7)
 """
 CALLS = {"darwin": "posix", "win32": "windows"}
-"""The module of `optree.syscalls` that is each system's."""
+"""The module of `optree._syscalls` that is each system's."""
 
 
 @pytest.fixture(scope="module", params=["darwin", "win32"])
@@ -90,9 +90,11 @@ def test_a_session_is_traced_and_kept(run, agent, tmp_path):
 
 def test_what_the_system_lacks_is_gone(system, run):
     """What runs is the module for that system, and names that it lacks are not there."""
-    ran = run("-c", "import optree.syscalls as s, optree.store.system as t; print(s.calls.__name__, hasattr(t.os, 'fdatasync'), t.os.name)")
+    ran = run(
+        "-c", "import optree._syscalls as s, optree._store.system as t; print(s.calls.__name__, hasattr(t.os, 'fdatasync'), t.os.name)"
+    )
     name = {"darwin": "posix", "win32": "nt"}[system]
-    assert f"optree.syscalls.{CALLS[system]} False {name}\n" == ran.stdout, ran.stderr
+    assert f"optree._syscalls.{CALLS[system]} False {name}\n" == ran.stdout, ran.stderr
 
 
 def test_a_program_is_run_killed_loaded_and_resumed(run, agent, tmp_path):
@@ -112,7 +114,7 @@ def test_a_process_outlives_the_one_that_starts_it(system, run, tmp_path):
     made, written = tmp_path / "made", tmp_path / "written"
     code = f"""
 sys.path[:] = {[str(ROOT), *sys.path]!r}
-from optree.syscalls import calls
+from optree._syscalls import calls
 print(calls.__name__, hasattr(calls.os, "fdatasync"), file=open({str(written)!r}, "x"), flush=True)
 os.replace({str(written)!r}, {str(made)!r})
 """
@@ -122,7 +124,7 @@ os.replace({str(written)!r}, {str(made)!r})
     ran = run("-c", started)
     assert "False\n" == ran.stdout, ran.stderr
     waited = run("-c", f"import os, time\nwhile not os.path.exists({str(made)!r}): time.sleep(0.01)")
-    assert (0, f"optree.syscalls.{CALLS[system]} False\n") == (waited.returncode, made.read_text())
+    assert (0, f"optree._syscalls.{CALLS[system]} False\n") == (waited.returncode, made.read_text())
 
 
 @pytest.mark.parametrize("system", ["darwin"], indirect=True)
@@ -130,7 +132,7 @@ def test_a_promised_sync_goes_through_the_drive(run, tmp_path):
     """On macOS a file is forced to the disk with F_FULLFSYNC; where a file system has none, with fsync."""
     code = """
 import os, pretended
-from optree.syscalls import calls
+from optree._syscalls import calls
 fd = calls.open_file("file", os.O_WRONLY | os.O_CREAT)
 calls.fdatasync(fd), calls.fsync(fd), calls.fsync_directory(".")
 print(len(pretended.fullsyncs), end=" ")
@@ -224,7 +226,7 @@ def test_colours_are_asked_of_the_console(run):
     """A console that has no mode, or that refuses escape sequences, gets no colours; of the others they are asked beside what it has."""
     code = """
 import sys
-from optree.syscalls import windows
+from optree._syscalls import windows
 asked = []
 def get(handle, mode):
     mode._obj.value = 3
@@ -244,7 +246,7 @@ def test_nothing_is_compiled_there(monkeypatch):
     monkeypatch.setattr(building, "os", SimpleNamespace(name="nt", environ={"CC": "gcc"}))
     hook = object.__new__(building.Compile)
     with pytest.raises(OSError, match="no compiler is known for cpython on"):
-        hook._compiled("optree/speed/_twins", ".pyd")
+        hook._compiled("optree/_speed/_twins", ".pyd")
 
 
 @WINDOWS
@@ -253,8 +255,8 @@ def test_files_that_others_have_open_are_tried_for(run, tmp_path):
     code = """
 import threading
 from pathlib import Path
-from optree.store.system import REAL
-from optree.syscalls import calls
+from optree._store.system import REAL
+from optree._syscalls import calls
 calls.PATIENCE_SECONDS = 60.0
 for change in (lambda: REAL.unlink(Path("old")), lambda: REAL.replace(Path("old"), [b"new"])):
     Path("old").write_bytes(b"old")
@@ -279,8 +281,8 @@ def test_locks(run, tmp_path):
     """A lock is for one, or shared; who has it is refused it again, also by another descriptor, until it is given back or closed."""
     code = """
 import os
-from optree.store.lock import hold, take
-from optree.store.system import REAL
+from optree._store.lock import hold, take
+from optree._store.system import REAL
 from pathlib import Path
 path = Path("LOCK")
 held = take(path)
@@ -301,7 +303,7 @@ def test_devices_name_no_session(run, txn):
     """A name that Windows keeps for a device is refused, and the message says so."""
     code = f"""
 import optree
-from optree.store.directory import checked
+from optree._store.directory import checked
 try:
     checked({txn!r})
 except optree.SetupError as error:
@@ -319,7 +321,7 @@ def test_links_are_not_followed(run, tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     code = """
 from pathlib import Path
-from optree.store.system import REAL
+from optree._store.system import REAL
 try:
     REAL.append(Path("link"))
 except OSError as error:
@@ -336,7 +338,7 @@ def test_consoles_of_few_characters(run, agent, encoding):
     run(agent)
     code = f"""
 import sys
-from optree.cli import main
+from optree._cli import main
 sys.stdout.reconfigure(encoding={encoding!r})
 sys.argv[1:] = ["tree", "last"]
 main()

@@ -6,7 +6,7 @@ import pytest
 
 import optree
 from optree import redaction
-from optree.nodes import OperationNode
+from optree._nodes import OperationNode
 from optree.redaction import REDACTED, Redaction, may_hold_secret, redact, redact_pieces
 
 KEY = "ghp_abcdefghijklmnopqrstuvwxyz0123456789"
@@ -108,14 +108,14 @@ def test_an_environment_that_cannot_be():
     done = subprocess.run([sys.executable, "-c", code], env=env, check=True, capture_output=True, text=True)
     assert f"{REDACTED}\n{REDACTED}\n" == done.stdout
     assert [True] == ["OPTREE_REDACT is passed over" in line for line in done.stderr.splitlines()]
-    command = [sys.executable, "-c", "from optree.cli import main; main()", "ls"]
+    command = [sys.executable, "-c", "from optree._cli import main; main()", "ls"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     assert (2, "", 1) == (done.returncode, done.stdout, done.stderr.count("nope"))
 
 
 def test_what_is_remembered_is_forgotten_with_the_settings():
     """Settings that come later hold for names, keys and values that passed before: nothing that is kept outlives them (S4-79)."""
-    from optree.builder.figures import provider_and_model
+    from optree._builder.figures import provider_and_model
     from optree_otel.signals.limits import PROFILES, encode
     from optree_otel.signals.resource import Resources
     from optree_otel.signals.spans import Span

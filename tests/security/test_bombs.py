@@ -8,10 +8,10 @@ from contextlib import contextmanager, suppress
 import pytest
 import zstandard
 
+from optree._formats.ai_agent import AI_AGENT_V3
+from optree._store import compression, load
+from optree._store.lines import check_size, opened
 from optree.errors import FormatError, OptreeError
-from optree.formats.ai_agent import AI_AGENT_V3
-from optree.store import compression, load
-from optree.store.lines import check_size, opened
 from tests.cli.conftest import CommandLine
 from tests.formats.samples import FORMATS, placed
 from tests.growth import SQUARE, growth

@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from optree._ids import is_node_id, is_txn, node_id, txn_of
+from optree._store import Directory, load
+from optree._store.importing import save
+from optree._tree import walk_sessions
 from optree.errors import OptreeError
-from optree.ids import is_node_id, is_txn, node_id, txn_of
-from optree.store import Directory, load
-from optree.store.importing import save
-from optree.tree import walk_sessions
 from tests.cli.conftest import CommandLine
 from tests.formats.samples import WRITTEN, sample
 
@@ -178,8 +178,8 @@ def test_spans_whose_txn_leads_out_are_not_lost(tmp_path, txn):
 
 def test_a_format_of_somebody_elses_is_held_to_it(tmp_path, monkeypatch):
     """A tree whose txn leads out, from a format that checks nothing, is saved under a safe one."""
-    from optree.cli import import_
-    from optree.formats import Read
+    from optree._cli import import_
+    from optree._formats import Read
 
     class Careless:
         name, suffix, about, cannot_hold = "careless", ".x", "", ()

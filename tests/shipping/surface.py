@@ -10,7 +10,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
-PACKAGES = ("optree", "optree.exporting", "optree.conversation", "optree.testing")
+PACKAGES = ("optree", "optree.exporting", "optree.conversation", "optree.testing", "optree.compare", "optree.redaction")
 FILE = Path(__file__).with_name("surface.txt")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 

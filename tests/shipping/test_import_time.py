@@ -7,7 +7,13 @@ from optree import _guard
 
 MOST = 60  # modules; 26 of them are Python's, with 3.11: each of `TOO_HEAVY` would add a hundred
 MOST_OWN = 100 + (sys.version_info >= (3, 12))  # modules of optree; one is for Pythons that warn of forks
-LATER = ["optree.answers", "optree.provider_streams", "optree.store.ai_agent", "optree.cli", "optree.conversation"]  # where they are needed
+LATER = [
+    "optree._answers",
+    "optree._provider_streams",
+    "optree._store.ai_agent",
+    "optree._cli",
+    "optree.conversation",
+]  # where they are needed
 TOO_HEAVY = ["typer", "rich", "httpx", "asyncio", "opentelemetry", "starlette", "importlib.metadata"]
 ENVIRON = os.environ | {"PYTHONDONTWRITEBYTECODE": ""}  # empty counts as unset: only the first run compiles
 

@@ -1,18 +1,18 @@
 import ast
 from pathlib import Path
 
-from optree import interrupts
+from optree import _interrupts as interrupts
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "optree"
 CEILING = 500  # lines in a file
 CIRCLES = [  # those that are left, and may only become fewer
-    {f"optree.builder.{name}" for name in ("addressed", "core", "entries", "figures", "handles", "session_tree", "turns")},
+    {f"optree._builder.{name}" for name in ("addressed", "core", "entries", "figures", "handles", "session_tree", "turns")},
 ]
 EVERY_WAY = """
 import optree
-import optree as tracing, optree.tree
+import optree as tracing, optree._tree
 from optree import turn, __init__
 from .. import llm
 from ..tree import Node
@@ -33,13 +33,13 @@ def test_nothing_below_the_facade_imports_it():
 
 def test_facade_imports_are_seen():
     """The check above sees each way to import the facade, and lets submodules pass."""
-    path = Path("optree/tree/made_up.py")
+    path = Path("optree/_tree/made_up.py")
     assert ["optree", "optree", "turn", "__init__", "llm", "tool"] == facade_imports(EVERY_WAY, path)
 
 
 def test_what_functions_import_is_known():
     """A forked child imports anew what a thread that is not in it was importing for optree: all that functions import is listed for it."""
-    sources = [path for root in (PACKAGE, ROOT / "exporters") for path in root.rglob("*.py") if path.parent != PACKAGE / "cli"]
+    sources = [path for root in (PACKAGE, ROOT / "exporters") for path in root.rglob("*.py") if path.parent != PACKAGE / "_cli"]
     functions = [one for path in sources for one in ast.walk(ast.parse(path.read_text())) if isinstance(one, FUNCTIONS)]
     found = [one for function in functions for one in ast.walk(function) if isinstance(one, ast.Import | ast.ImportFrom)]
     names = {name for one in found for name in ([alias.name for alias in one.names] if isinstance(one, ast.Import) else [one.module])}
@@ -92,22 +92,22 @@ def test_no_file_is_too_long():
 
 def test_files_are_removed_by_one_call():
     """All but the build hook remove files by the call that waits, on Windows, for who has them open: not by `Path.unlink`."""
-    files = sorted({*PACKAGE.rglob("*.py"), *(ROOT / "exporters").rglob("*.py")} - {PACKAGE / "speed" / "compile.py"})
-    found = {str(path.relative_to(ROOT)): removals(path.read_text()) for path in files if path.parent != PACKAGE / "syscalls"}
+    files = sorted({*PACKAGE.rglob("*.py"), *(ROOT / "exporters").rglob("*.py")} - {PACKAGE / "_speed" / "compile.py"})
+    found = {str(path.relative_to(ROOT)): removals(path.read_text()) for path in files if path.parent != PACKAGE / "_syscalls"}
     assert {} == {name: texts for name, texts in found.items() if texts}
     assert ["path.unlink", "os.remove", "a.b.unlink"] == removals("path.unlink(); os.remove(x); a.b.unlink(); calls.unlink(x)")
 
 
 def test_sessions_are_saved_by_one_call():
-    """What a session's snapshot file is replaced by goes through `optree.store.saving`, whoever saves it (S4-137)."""
+    """What a session's snapshot file is replaced by goes through `optree._store.saving`, whoever saves it (S4-137)."""
     files = sorted([*PACKAGE.rglob("*.py"), *(ROOT / "exporters").rglob("*.py")])
     called = {path: {node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)} for path in files}
     found = {str(path.relative_to(PACKAGE)) for path, names in called.items() if "replacing" in names}
-    assert {"store/saving.py", "store/system.py"} == found
+    assert {"_store/saving.py", "_store/system.py"} == found
 
 
 def removals(source):
-    """Return the calls of a module that remove a file otherwise than by `optree.syscalls` or the store's `OS`, as they stand."""
+    """Return the calls of a module that remove a file otherwise than by `optree._syscalls` or the store's `OS`, as they stand."""
     seams = {"calls", "self", "system", "REAL", "self._os", "options.system"}
     called = [node.func for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
     named = [(func.attr, ast.unparse(func.value), ast.unparse(func)) for func in called if func.attr in ("unlink", "remove")]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import optree
-from optree import speed
+from optree import _speed as speed
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = f"optree_tracing-{optree.__version__}"
@@ -75,18 +75,18 @@ def test_complete(wheel, tmp_path):
     assert str(tmp_path / "optree" / "__init__.py") == imported(wheel, tmp_path, code)
 
 
-COMPILED = "from optree import SessionTreeBuilder, speed; SessionTreeBuilder('a').begin_op('tool', 'x').log('y'); print(speed.compiled())"
+COMPILED = "import optree, optree._speed as speed; optree.SessionTreeBuilder('a').begin_op('tool', 'x').log('y'); print(speed.compiled())"
 
 
 def test_compiled(wheel, tmp_path):
     """The wheel is one of this platform, with the compiled hot path in it and without the sources of it."""
     if not speed.compiled() and not os.environ.get("CI"):
         pytest.skip("no C compiler or Python headers here, or OPTREE_PURE is set")
-    names = [name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("optree/speed/")]
+    names = [name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("optree/_speed/")]
     assert [
-        "optree/speed/__init__.py",
-        "optree/speed/_twins" + sysconfig.get_config_var("EXT_SUFFIX"),
-        "optree/speed/_twins.pyi",
+        "optree/_speed/__init__.py",
+        "optree/_speed/_twins" + sysconfig.get_config_var("EXT_SUFFIX"),
+        "optree/_speed/_twins.pyi",
     ] == sorted(names)
     assert not wheel.name.endswith("-none-any.whl")
     assert "True" == imported(wheel, tmp_path, COMPILED)

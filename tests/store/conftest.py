@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from optree.builder import SessionTreeBuilder
-from optree.store import Directory, SessionStore, journal, open_session, resume_session
-from optree.store.options import StoreOptions
+from optree._builder import SessionTreeBuilder
+from optree._store import Directory, SessionStore, journal, open_session, resume_session
+from optree._store.options import StoreOptions
 
 Opened = tuple[SessionTreeBuilder, SessionStore]
 

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import optree
-from optree.builder import Op
-from optree.tracing.runtime import RUNTIME
+from optree._builder import Op
+from optree._tracing.runtime import RUNTIME
 
 
 class Pipe:

@@ -8,9 +8,9 @@ from zlib import crc32
 import pytest
 import zstandard
 
+from optree._store import compression, load
+from optree._store.formats import read_meta
 from optree.errors import DamagedError, FormatError, NotFoundError, OptreeError
-from optree.store import compression, load
-from optree.store.formats import read_meta
 from tests.store.test_journal import busy
 
 GOOD = {

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from optree import records as r
+from optree import _records as r
+from optree._store import Directory, SessionStore, load, resume_session
+from optree._store.options import StoreOptions
+from optree._store.reader import read_journal
+from optree._store.system import OS
 from optree.errors import DamagedError
-from optree.store import Directory, SessionStore, load, resume_session
-from optree.store.options import StoreOptions
-from optree.store.reader import read_journal
-from optree.store.system import OS
 from tests.store.test_journal import busy
 
 JOURNAL = "j-0000-000001.jsonl"

@@ -2,15 +2,15 @@
 
 import pytest
 
-from optree import records as r
-from optree.nodes import LogEntry
-from optree.store import SessionStore, load
-from optree.store.damage import Damage
-from optree.store.directory import journals
-from optree.store.formats import read_meta
-from optree.store.options import StoreOptions
-from optree.store.reader import Flaw
-from optree.store.settle import settle
+from optree import _records as r
+from optree._nodes import LogEntry
+from optree._store import SessionStore, load
+from optree._store.damage import Damage
+from optree._store.directory import journals
+from optree._store.formats import read_meta
+from optree._store.options import StoreOptions
+from optree._store.reader import Flaw
+from optree._store.settle import settle
 from tests.store.faults import Faulty
 from tests.store.test_journal import busy
 

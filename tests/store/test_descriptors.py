@@ -8,14 +8,14 @@ import warnings
 import msgspec
 import pytest
 
-from optree import records as r
+from optree import _records as r
+from optree._store import SessionStore, load, upkeep
+from optree._store.descriptors import SharedFile, is_open
+from optree._store.line_log import LineLog
+from optree._store.options import StoreOptions
+from optree._syscalls import calls
+from optree._tree import walk_ops
 from optree.errors import BusyError
-from optree.store import SessionStore, load, upkeep
-from optree.store.descriptors import SharedFile, is_open
-from optree.store.line_log import LineLog
-from optree.store.options import StoreOptions
-from optree.syscalls import calls
-from optree.tree import walk_ops
 from tests.store.test_journal import busy
 
 LONG = 30.0
@@ -134,7 +134,7 @@ def test_a_log_whose_descriptor_the_program_took(tmp_path, taken):
 AFTER_EACH_OTHER = """
 import contextvars, os, sys
 import optree
-from optree.tracing.runtime import RUNTIME
+from optree._tracing.runtime import RUNTIME
 optree.configure(base_dir=sys.argv[1], console=False)
 
 def numbers():
@@ -159,7 +159,7 @@ def test_each_file_has_another_number(tmp_path):
 MANY_OPEN = """
 import contextvars, os, sys
 import optree
-from optree.store import upkeep
+from optree._store import upkeep
 optree.configure(base_dir=sys.argv[1], console=False)
 contexts = [contextvars.Context() for _ in range(20)]
 sessions = [context.run(optree.session("agent").__enter__) for context in contexts]
@@ -257,7 +257,7 @@ def test_descriptors_are_kept_before_others_take_them(tmp_path):
 NO_DESCRIPTOR = """
 import os, resource, sys
 from pathlib import Path
-from optree.store.directory import journals
+from optree._store.directory import journals
 live = Path(sys.argv[1])
 before = journals(live)
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))

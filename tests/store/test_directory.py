@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from optree._store import Directory, load
 from optree.errors import NotFoundError, SetupError
-from optree.store import Directory, load
 from tests.store.test_journal import busy
 
 

@@ -4,12 +4,12 @@ import os
 
 import pytest
 
-from optree import records as r
+from optree import _records as r
+from optree._store import SessionStore, load
+from optree._store.directory import journals
+from optree._store.options import StoreOptions
+from optree._store.settle import settle_all
 from optree.errors import DamagedError
-from optree.store import SessionStore, load
-from optree.store.directory import journals
-from optree.store.options import StoreOptions
-from optree.store.settle import settle_all
 from tests.store.test_journal import busy
 
 JOURNAL = "j-0000-000001.jsonl"

@@ -7,13 +7,13 @@ import shutil
 import msgspec
 import pytest
 
-from optree import records as r
+from optree import _records as r
+from optree._nodes import LogEntry, SessionNode
+from optree._store import Directory, SessionStore, load
+from optree._store.directory import SUFFIXES, journals
+from optree._store.formats import read_meta
+from optree._tree.walk import to_plain
 from optree.errors import OptreeError
-from optree.nodes import LogEntry, SessionNode
-from optree.store import Directory, SessionStore, load
-from optree.store.directory import SUFFIXES, journals
-from optree.store.formats import read_meta
-from optree.tree.walk import to_plain
 from tests.store.test_journal import busy
 
 SAMPLE = None if os.environ.get("OPTREE_FLIPS") == "all" else 300

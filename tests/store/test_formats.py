@@ -11,13 +11,13 @@ import pytest
 import zstandard
 
 from optree import SessionTreeBuilder
+from optree._store import formats, load
+from optree._store.compression import ZSTD
+from optree._store.formats import read_meta
+from optree._tree import flatten, walk_ops
+from optree._tree.walk import to_plain
 from optree.errors import FormatError
-from optree.store import formats, load
-from optree.store.compression import ZSTD
-from optree.store.formats import read_meta
 from optree.testing import Ticking, shape
-from optree.tree import flatten, walk_ops
-from optree.tree.walk import to_plain
 from tests.growth import peak
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -7,13 +7,13 @@ from collections import Counter
 
 import pytest
 
-from optree.background import TURN, Job, side_by_side
-from optree.store import Directory, SessionStore, load, upkeep
-from optree.store.ledger import Ledger
-from optree.store.options import StoreOptions
-from optree.store.settle import settle_all
-from optree.store.system import OS
-from optree.store.upkeep import SAVING
+from optree._background import TURN, Job, side_by_side
+from optree._store import Directory, SessionStore, load, upkeep
+from optree._store.ledger import Ledger
+from optree._store.options import StoreOptions
+from optree._store.settle import settle_all
+from optree._store.system import OS
+from optree._store.upkeep import SAVING
 from tests.store.faults import CALLS, Faulty
 from tests.store.test_journal import busy
 

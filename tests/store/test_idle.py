@@ -12,13 +12,13 @@ import time
 import msgspec
 import pytest
 
-from optree.background import Job, Worker
+from optree._background import Job, Worker
+from optree._store import Directory, SessionStore, journal, load, lock, ownership, resume_session, session_store, upkeep
+from optree._store.directory import journals
+from optree._store.options import StoreOptions
+from optree._store.settle import settle, settle_all, was_left
+from optree._store.system import OS
 from optree.errors import BusyError
-from optree.store import Directory, SessionStore, journal, load, lock, ownership, resume_session, session_store, upkeep
-from optree.store.directory import journals
-from optree.store.options import StoreOptions
-from optree.store.settle import settle, settle_all, was_left
-from optree.store.system import OS
 from tests.store.faults import Faulty
 from tests.store.test_journal import busy
 from tests.store.test_settle import billed, wait_for
@@ -28,7 +28,7 @@ SESSIONS = """
 import os, sys
 import optree
 from contextvars import Context
-from optree.store import ownership
+from optree._store import ownership
 optree.configure(console=False)
 scopes = []
 

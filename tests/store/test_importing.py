@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from optree.builder import SessionTreeBuilder
+from optree._builder import SessionTreeBuilder
+from optree._store import load
+from optree._store.importing import more_there, save
+from optree._store.ledger import Ledger
+from optree._store.snapshot import MAX_NESTED
 from optree.errors import BusyError, SetupError, StoreError
-from optree.store import load
-from optree.store.importing import more_there, save
-from optree.store.ledger import Ledger
-from optree.store.snapshot import MAX_NESTED
 from tests.store.faults import Faulty
 
 

@@ -10,14 +10,14 @@ import msgspec
 import pytest
 
 import optree
-from optree import records as r
-from optree.builder.handles import tried_again
-from optree.nodes import LogEntry
-from optree.store import SessionStore, interrupted, load, resume_session
-from optree.store.ledger import Ledger
-from optree.store.options import StoreOptions
-from optree.store.settle import settle
-from optree.tree import walk_ops, walk_sessions
+from optree import _records as r
+from optree._builder.handles import tried_again
+from optree._nodes import LogEntry
+from optree._store import SessionStore, interrupted, load, resume_session
+from optree._store.ledger import Ledger
+from optree._store.options import StoreOptions
+from optree._store.settle import settle
+from optree._tree import walk_ops, walk_sessions
 from tests.store.faults import Faulty
 from tests.store.test_journal import busy
 

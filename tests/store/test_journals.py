@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from optree import records as r
-from optree.store import SessionStore
-from optree.store import journals as journals_module
-from optree.store.options import StoreOptions
-from optree.store.system import OS
+from optree import _records as r
+from optree._store import SessionStore
+from optree._store import journals as journals_module
+from optree._store.options import StoreOptions
+from optree._store.system import OS
 from tests.store.test_journal import busy
 
 LONG = 60.0

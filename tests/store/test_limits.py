@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from optree.interrupts import pass_on
-from optree.store import load
-from optree.store.compression import unpack
-from optree.store.directory import is_directory, journals
-from optree.store.saving import sweep
-from optree.store.settle import leave
-from optree.store.system import OS
-from optree.store.unusable import usable
-from optree.tree import walk_ops
+from optree._interrupts import pass_on
+from optree._store import load
+from optree._store.compression import unpack
+from optree._store.directory import is_directory, journals
+from optree._store.saving import sweep
+from optree._store.settle import leave
+from optree._store.system import OS
+from optree._store.unusable import usable
+from optree._tree import walk_ops
 from tests.store.test_journal import busy
 
 

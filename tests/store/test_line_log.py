@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 
 from optree import StoreError
-from optree.store import line_log
-from optree.store.line_log import BusyError, LineLog
-from optree.store.system import OS
+from optree._store import line_log
+from optree._store.line_log import BusyError, LineLog
+from optree._store.system import OS
 from tests.store.faults import Short
 
 ROOT = Path(__file__).parents[2]
 WRITER = """
 import json, sys
 from pathlib import Path
-from optree.store import line_log
-from optree.store.line_log import LineLog
+from optree._store import line_log
+from optree._store.line_log import LineLog
 
 line_log.WAIT_SECONDS = 30  # however busy the machine is
 log = LineLog(Path(sys.argv[1]), lambda line: [json.loads(line)["seq"]])
@@ -105,7 +105,7 @@ def test_a_torn_line_stays_and_harms_nothing(tmp_path):
 
 def test_what_is_found_is_larger_than_a_piece(tmp_path, monkeypatch):
     """Lines are found across the pieces that a file is read in."""
-    monkeypatch.setattr("optree.store.line_log._PIECE", 7)
+    monkeypatch.setattr("optree._store.line_log._PIECE", 7)
     path = tmp_path / "log.jsonl"
     path.write_text("".join(f'{{"seq": {number}}}\n' for number in range(1, 30)) + '{"seq": 99')
     log = LineLog(path, numbers)

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optree import FormatError
-from optree.store import lines
-from optree.store.heads import head_of
-from optree.store.lines import BadLine, LineBlock, decoded, opened
+from optree._store import lines
+from optree._store.heads import head_of
+from optree._store.lines import BadLine, LineBlock, decoded, opened
 from tests.growth import peak
 
 

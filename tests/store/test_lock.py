@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from optree import records as r
-from optree.clock import now_ms
+from optree import _records as r
+from optree._clock import now_ms
+from optree._store import SessionStore, load, lock
+from optree._store.directory import journals
+from optree._store.journal import Journal
+from optree._store.lock import last_beat
+from optree._store.options import StoreOptions
+from optree._store.reader import read_journal
+from optree._store.system import OS
+from optree._syscalls import calls
 from optree.errors import BusyError
-from optree.store import SessionStore, load, lock
-from optree.store.directory import journals
-from optree.store.journal import Journal
-from optree.store.lock import last_beat
-from optree.store.options import StoreOptions
-from optree.store.reader import read_journal
-from optree.store.system import OS
-from optree.syscalls import calls
 from tests.store.faults import Faulty
 from tests.store.test_journal import busy
 
@@ -295,9 +295,9 @@ def test_a_journal_for_a_session_that_has_just_ended(tmp_path):
 FORKED_WHILE_A_THREAD_OPENS = """
 import os, sys, threading
 from pathlib import Path
-from optree.store import descriptors, lock
-from optree.syscalls import calls
-from optree.store.system import REAL
+from optree._store import descriptors, lock
+from optree._syscalls import calls
+from optree._store.system import REAL
 
 path, begun, fds = Path(sys.argv[1]), threading.Event(), []
 
@@ -318,8 +318,8 @@ begun.wait()
 FORKED_WHILE_A_THREAD_BILLS = """
 import os, sys, threading
 from pathlib import Path
-from optree.store.ledger import Bill, Ledger
-from optree.store.system import OS, REAL
+from optree._store.ledger import Bill, Ledger
+from optree._store.system import OS, REAL
 
 path, begun, go_on = Path(sys.argv[1]), threading.Event(), threading.Event()
 

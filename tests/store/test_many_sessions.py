@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from optree.store import Directory
+from optree._store import Directory
 
 WATCHED = """
 import sys, threading

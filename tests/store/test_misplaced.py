@@ -4,17 +4,17 @@ import shutil
 
 import pytest
 
-from optree import records as r
-from optree.cli.logs import follow
-from optree.nodes import AccountingEntry
-from optree.store import SessionStore, load
-from optree.store.directory import journals
-from optree.store.formats import read_meta
-from optree.store.ledger import Ledger
-from optree.store.options import StoreOptions
-from optree.store.reader import read_journal
-from optree.store.settle import settle, unsettled
-from optree.tree import walk_ops
+from optree import _records as r
+from optree._cli.logs import follow
+from optree._nodes import AccountingEntry
+from optree._store import SessionStore, load
+from optree._store.directory import journals
+from optree._store.formats import read_meta
+from optree._store.ledger import Ledger
+from optree._store.options import StoreOptions
+from optree._store.reader import read_journal
+from optree._store.settle import settle, unsettled
+from optree._tree import walk_ops
 from tests.store.conftest import Opened
 
 OWN, JOINED = "j-0000-000001.jsonl", "j-0001-000001.jsonl"

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from optree import records as r
+from optree import _records as r
+from optree._nodes import AccountingEntry
+from optree._store import Directory, SessionStore, load
+from optree._store import settle as settle_module
+from optree._store.directory import journals
+from optree._store.options import StoreOptions
+from optree._store.settle import settle
+from optree._tree import walk_ops
 from optree.errors import StoreError
-from optree.nodes import AccountingEntry
-from optree.store import Directory, SessionStore, load
-from optree.store import settle as settle_module
-from optree.store.directory import journals
-from optree.store.options import StoreOptions
-from optree.store.settle import settle
-from optree.tree import walk_ops
 from tests.store.faults import Faulty
 from tests.store.test_journal import busy
 

@@ -9,16 +9,16 @@ from zlib import crc32
 import msgspec
 import pytest
 
-from optree import records as r
+from optree import _records as r
+from optree._nodes import LogEntry
+from optree._store import SessionStore, load
+from optree._store.directory import Directory
+from optree._store.numbering import last_number, saved_vector
+from optree._store.options import StoreOptions
+from optree._store.reader import agreed_seed, read_journal
+from optree._store.system import OS
+from optree._tree import walk_ops
 from optree.errors import FormatError
-from optree.nodes import LogEntry
-from optree.store import SessionStore, load
-from optree.store.directory import Directory
-from optree.store.numbering import last_number, saved_vector
-from optree.store.options import StoreOptions
-from optree.store.reader import agreed_seed, read_journal
-from optree.store.system import OS
-from optree.tree import walk_ops
 
 GOLDEN = Path(__file__).parent / "golden" / "journal-1.jsonl"
 DATA = GOLDEN.read_bytes()
@@ -209,8 +209,8 @@ def test_what_snapshots_have_of_each_writer(tmp_path):
 
 def test_details_of_a_log_line_come_back():
     """A log line with details is read as it was written (S4-97)."""
-    from optree.nodes import LogEntry
-    from optree.values import raw
+    from optree._nodes import LogEntry
+    from optree._values import raw
 
     entry = LogEntry(1.0, "VRB", "sent", None, raw({"size": 3}))
     found = read(DATA + line(r.Entries("1.1", 1, [entry], n=28), SEED))

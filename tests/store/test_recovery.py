@@ -16,14 +16,14 @@ import msgspec
 import pytest
 
 import optree
-from optree import records as r
+from optree import _records as r
+from optree._nodes import AccountingEntry
+from optree._store import load, recovery
+from optree._store.collector import without_collector
+from optree._store.directory import journals
+from optree._tree import Fold
 from optree.errors import DamagedError, FormatError
-from optree.nodes import AccountingEntry
-from optree.store import load, recovery
-from optree.store.collector import without_collector
-from optree.store.directory import journals
 from optree.testing import shape
-from optree.tree import Fold
 from tests.growth import SQUARE, growth
 from tests.store.golden.make import program
 from tests.store.test_journal import busy
@@ -409,7 +409,7 @@ def test_a_fork_within_a_step_of_another_thread():
 def test_a_forked_child_has_its_collector_on():
     """A process that forks while another thread loads: the thread is not in the child, and the collector is on there."""
     script = (
-        "import gc, os\nfrom optree.store.collector import without_collector\n"
+        "import gc, os\nfrom optree._store.collector import without_collector\n"
         "with without_collector():\n    child = os.fork()\n    if not child:\n        os._exit(gc.isenabled())\n"
         "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), gc.isenabled())"
     )

@@ -9,16 +9,16 @@ import threading
 import msgspec
 import pytest
 
-from optree import records as r
+from optree import _records as r
+from optree._store import SessionStore, load, lock, upkeep
+from optree._store.journal import Journal
+from optree._store.ledger import Ledger
+from optree._store.numbering import given_by_others, last_before_another
+from optree._store.options import StoreOptions
+from optree._store.system import OS, REAL
+from optree._syscalls import calls
+from optree._tree import walk_ops
 from optree.errors import BusyError
-from optree.store import SessionStore, load, lock, upkeep
-from optree.store.journal import Journal
-from optree.store.ledger import Ledger
-from optree.store.numbering import given_by_others, last_before_another
-from optree.store.options import StoreOptions
-from optree.store.system import OS, REAL
-from optree.syscalls import calls
-from optree.tree import walk_ops
 from tests.store.faults import Faulty
 from tests.store.test_journal import busy
 from tests.store.test_settle import wait_for
@@ -104,8 +104,8 @@ def test_a_lock_that_somebody_else_took_meanwhile_is_said(begin, directory):
 
 SECOND = """
 import sys
-from optree.store import Directory, resume_session
-from optree.store.options import StoreOptions
+from optree._store import Directory, resume_session
+from optree._store.options import StoreOptions
 builder, store, _ = resume_session("txn-1", StoreOptions(Directory.of(sys.argv[1])))
 builder.begin_turn().end()
 print(store.flush(), flush=True)
@@ -346,8 +346,8 @@ def test_a_process_of_another_host_is_another_one(tmp_path, monkeypatch):
 GOES_ON = """
 import sys
 from pathlib import Path
-from optree import records as r
-from optree.store.journal import Journal
+from optree import _records as r
+from optree._store.journal import Journal
 live, first = Path(sys.argv[1]), int(sys.argv[2])
 journal = Journal(live, "txn-1", "0", ordinal=0, first=first)
 journal.take([r.SessionSet("", 1.0, title="one")])

@@ -9,21 +9,21 @@ import msgspec
 import pytest
 
 import optree
-from optree import records as r
-from optree.builder import SessionTreeBuilder, Turn
-from optree.builder.core import Core
-from optree.clock import wall
+from optree import _records as r
+from optree._builder import SessionTreeBuilder, Turn
+from optree._builder.core import Core
+from optree._clock import wall
+from optree._nodes import OperationNode, TurnNode
+from optree._store import load, lock, resume_session
+from optree._store.directory import journals
+from optree._store.formats import read_snapshot
+from optree._store.ledger import Ledger
+from optree._store.options import StoreOptions
+from optree._store.session_store import SessionStore
+from optree._store.system import OS
+from optree._tree import apply, flatten, walk_ops, walk_sessions
 from optree.errors import BusyError, NotFoundError
-from optree.nodes import OperationNode, TurnNode
-from optree.store import load, lock, resume_session
-from optree.store.directory import journals
-from optree.store.formats import read_snapshot
-from optree.store.ledger import Ledger
-from optree.store.options import StoreOptions
-from optree.store.session_store import SessionStore
-from optree.store.system import OS
 from optree.testing import shape
-from optree.tree import apply, flatten, walk_ops, walk_sessions
 from tests.store.faults import Faulty
 from tests.store.golden.make import program
 from tests.store.test_journal import busy
@@ -135,7 +135,7 @@ def test_a_session_that_is_being_written_is_busy(begin, directory):
 def test_another_process_finds_it_busy_until_it_ends(begin, directory):
     """The lock holds between processes, and is free once the owner is gone."""
     script = (
-        "import sys\nfrom optree.store import Directory, resume_session\nfrom optree.store.session_store import StoreOptions\n"
+        "import sys\nfrom optree._store import Directory, resume_session\nfrom optree._store.session_store import StoreOptions\n"
         "builder, store, loaded = resume_session('txn-1', StoreOptions(Directory.of(sys.argv[1])))\n"
         "print(loaded.state)\nbuilder.end_session()\nprint(store.flush('snapshot', 60))"
     )

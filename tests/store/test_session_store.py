@@ -14,17 +14,17 @@ import msgspec
 import pytest
 
 import optree
-from optree import records as r
-from optree.nodes import AccountingEntry, SessionNode
-from optree.store import journal, load, lock, open_session, upkeep
-from optree.store.directory import LATE, journals
-from optree.store.formats import read_meta
-from optree.store.ledger import Ledger
-from optree.store.options import StoreOptions
-from optree.store.session_store import SessionStore
-from optree.store.settle import settle
-from optree.store.system import OS
-from optree.tree import flatten, walk_ops
+from optree import _records as r
+from optree._nodes import AccountingEntry, SessionNode
+from optree._store import journal, load, lock, open_session, upkeep
+from optree._store.directory import LATE, journals
+from optree._store.formats import read_meta
+from optree._store.ledger import Ledger
+from optree._store.options import StoreOptions
+from optree._store.session_store import SessionStore
+from optree._store.settle import settle
+from optree._store.system import OS
+from optree._tree import flatten, walk_ops
 from tests.store.faults import CALLS, Faulty
 from tests.store.golden.make import program
 from tests.store.test_journal import busy
@@ -444,7 +444,7 @@ def test_a_process_that_joins_while_the_session_is_saved(begin, directory, join,
     join("quick")
     builder.end_session()
     assert store.flush("snapshot")
-    monkeypatch.setattr("optree.store.session_store.known_vector", lambda *_, **_options: {})  # as it was before
+    monkeypatch.setattr("optree._store.session_store.known_vector", lambda *_, **_options: {})  # as it was before
     if not readable:
         saved = directory.snapshot("txn-1").rename(directory.sessions / "aside")
         directory.snapshot("txn-1").mkdir()

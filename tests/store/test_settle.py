@@ -9,19 +9,19 @@ import time
 import pytest
 from msgspec import structs
 
-from optree import records as r
-from optree.background import Job
+from optree import _records as r
+from optree._background import Job
+from optree._nodes import AccountingEntry
+from optree._store import Directory, SessionStore, journal, load, lock, upkeep
+from optree._store import settle as settle_module
+from optree._store import system as system_module
+from optree._store.directory import journals
+from optree._store.formats import read_meta
+from optree._store.ledger import Ledger
+from optree._store.options import StoreOptions
+from optree._store.settle import LEDGER_BYTES, LEFT_SECONDS, settle, settle_all, was_left
+from optree._store.system import OS
 from optree.errors import DamagedError, NotFoundError
-from optree.nodes import AccountingEntry
-from optree.store import Directory, SessionStore, journal, load, lock, upkeep
-from optree.store import settle as settle_module
-from optree.store import system as system_module
-from optree.store.directory import journals
-from optree.store.formats import read_meta
-from optree.store.ledger import Ledger
-from optree.store.options import StoreOptions
-from optree.store.settle import LEDGER_BYTES, LEFT_SECONDS, settle, settle_all, was_left
-from optree.store.system import OS
 from tests.store.faults import Faulty
 from tests.store.test_journal import busy
 
@@ -122,7 +122,7 @@ def test_what_goes_on_is_told_without_loading_it(begin, again, directory, killed
     assert store.flush()
     image = killed()
     image.snapshot("txn-1").write_bytes(ended)
-    monkeypatch.delattr("optree.store.settle.load")
+    monkeypatch.delattr("optree._store.settle.load")
     assert [] == settle_all(StoreOptions(image))
     assert "txn-1.live" in names(image)
 
@@ -158,7 +158,7 @@ def test_a_process_that_leaves_does_not_wait_for_the_ledger(left):
 
 def test_a_process_that_leaves_settles_only_what_is_small(left, monkeypatch):
     """A large session is left to the next who settles."""
-    monkeypatch.setattr("optree.store.settle.SMALL_BYTES", 100)
+    monkeypatch.setattr("optree._store.settle.SMALL_BYTES", 100)
     assert not settle("txn-1", StoreOptions(left), leaving=True)
     assert settle("txn-1", StoreOptions(left))
 
@@ -256,7 +256,7 @@ def test_later_records_do_not_put_it_off(tmp_path):
 
 def test_the_background_settles_only_what_is_small(left, begin, monkeypatch):
     """An agent does not load a large session that another one left; an explicit settling does, as a command asks for it."""
-    monkeypatch.setattr("optree.store.settle.BACKGROUND_BYTES", 100)
+    monkeypatch.setattr("optree._store.settle.BACKGROUND_BYTES", 100)
     done = threading.Event()
     settling = settle_module.settling
 

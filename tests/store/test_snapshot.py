@@ -11,11 +11,11 @@ import msgspec
 import pytest
 import zstandard
 
-from optree.store import load
-from optree.store.formats import read_meta, read_snapshot
-from optree.store.snapshot import BLOCK, VERSION, SnapshotWriter
+from optree._store import load
+from optree._store.formats import read_meta, read_snapshot
+from optree._store.snapshot import BLOCK, VERSION, SnapshotWriter
+from optree._tree import Tree
 from optree.testing import shape
-from optree.tree import Tree
 from tests.store.faults import Faulty
 from tests.store.golden.make import program
 from tests.store.test_journal import busy

@@ -20,17 +20,21 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as examples
 
-from optree import Op, SessionTreeBuilder, __version__, answers, speed, usage, values
-from optree.builder import Stream, entries, handles, quick
-from optree.builder.handles import respond_at_end
-from optree.builder.stream import Wants
-from optree.records import Entries, OpBegin, OpEnd, check
-from optree.speed import plainly
-from optree.store.journal import Journal
-from optree.store.system import OS
-from optree.store.upkeep import left_synced
+from optree import Op, SessionTreeBuilder, __version__
+from optree import _answers as answers
+from optree import _speed as speed
+from optree import _usage as usage
+from optree import _values as values
+from optree._builder import Stream, entries, handles, quick
+from optree._builder.handles import respond_at_end
+from optree._builder.stream import Wants
+from optree._records import Entries, OpBegin, OpEnd, check
+from optree._speed import plainly
+from optree._store.journal import Journal
+from optree._store.system import OS
+from optree._store.upkeep import left_synced
+from optree._tree.walk import to_plain
 from optree.testing import Ticking
-from optree.tree.walk import to_plain
 from tests.store.faults import Faulty, Short
 from tests.strategies import play_on, programs
 
@@ -386,7 +390,9 @@ def test_it_looks_like_the_function_it_stands_for():
 
 def test_it_can_be_left_out():
     """With OPTREE_PURE=1 the Python functions are in place, and do the work."""
-    code = "import optree, types; from optree import speed; print(speed.compiled(), isinstance(optree.Op.log, types.FunctionType))"
+    code = (
+        "import optree, types; from optree import _speed as speed; print(speed.compiled(), isinstance(optree.Op.log, types.FunctionType))"
+    )
     run = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | {"OPTREE_PURE": "1"}, cwd=ROOT, capture_output=True, text=True, check=True
     )

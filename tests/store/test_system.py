@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from optree.store import system
-from optree.store.descriptors import SharedFile
-from optree.store.shared import SharedBytes
-from optree.store.system import OS
-from optree.syscalls import calls
+from optree._store import system
+from optree._store.descriptors import SharedFile
+from optree._store.shared import SharedBytes
+from optree._store.system import OS
+from optree._syscalls import calls
 
 
 def open_files(directory):

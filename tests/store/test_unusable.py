@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
+from optree._store.unusable import usable
 from optree.errors import OptreeError, SetupError
-from optree.store.unusable import usable
 
 
 @pytest.mark.parametrize(

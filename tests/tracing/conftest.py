@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import optree
-from optree import records as r
-from optree.builder.guard import FAULTS
-from optree.prices import PRICES
+from optree import _records as r
+from optree._builder.guard import FAULTS
+from optree._prices import PRICES
+from optree._tracing.runtime import RUNTIME
 from optree.testing import capture
-from optree.tracing.runtime import RUNTIME
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG = 60  # seconds; more than anything here takes on a busy machine

@@ -19,14 +19,14 @@ from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 
 import optree
+from optree._nodes import Tokens
+from optree._store import Directory
+from optree._store.ledger import Ledger
+from optree._store.recovery import load
+from optree._tree import walk_ops
+from optree._values import decode
 from optree.conversation.content import answers_of
-from optree.nodes import Tokens
-from optree.store import Directory
-from optree.store.ledger import Ledger
-from optree.store.recovery import load
 from optree.testing import capture
-from optree.tree import walk_ops
-from optree.values import decode
 from tests.cli.conftest import CommandLine
 
 ASKED = [{"role": "user", "content": "Weather?"}]
@@ -572,8 +572,8 @@ def test_a_stream_that_cannot_be_watched():
 AT_ONCE = """
 import asyncio, json, sys, threading
 import optree
-from optree.tree import walk_ops
-from optree.values import decode
+from optree._tree import walk_ops
+from optree._values import decode
 
 @optree.llm
 def ask(word):

@@ -5,9 +5,9 @@ from collections import Counter
 import pytest
 
 import optree
-from optree import records as r
+from optree import _records as r
+from optree._tree import Fold
 from optree.testing import capture
-from optree.tree import Fold
 
 TASKS = 10_000
 
@@ -247,10 +247,10 @@ def test_ten_thousand_tasks():
     counted = Counter(type(record) for record in recording.records)
     assert (len(ops), len(ops)) == (counted[r.OpBegin], counted[r.OpEnd])
     leaves = [op for op in ops if op.name == "leaf"]
-    arguments = [optree.values.decode(op.request.payload)["number"] for op in leaves]
+    arguments = [optree._values.decode(op.request.payload)["number"] for op in leaves]
     assert list(range(TASKS)) == sorted(arguments)
     assert [[str(number)] for number in arguments] == [[entry.message for entry in op.logs] for op in leaves]
-    parents = [optree.values.decode(by_path[op.parent_op].request.payload)["number"] for op in leaves]
+    parents = [optree._values.decode(by_path[op.parent_op].request.payload)["number"] for op in leaves]
     assert [number // 100 for number in arguments] == parents
     fold = Fold(recording.sessions[0].txn)
     for record in recording.records:

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 import optree
-from optree.store.shared import SharedBytes
-from optree.store.system import OS
-from optree.tracing import spending
-from optree.tree import walk_ops
+from optree._store.shared import SharedBytes
+from optree._store.system import OS
+from optree._tracing import spending
+from optree._tree import walk_ops
 
 LONG = 60
 AGENT = """
@@ -502,7 +502,7 @@ def test_a_fork_counts_once():
 
 
 def _here():
-    return optree.tracing.context.CURRENT.get()
+    return optree._tracing.context.CURRENT.get()
 
 
 class Refusing(OS):

@@ -1,7 +1,7 @@
 import pytest
 
 import optree
-from optree.tree import walk_sessions
+from optree._tree import walk_sessions
 
 
 def agents(**cycle):

@@ -8,8 +8,8 @@ from contextvars import copy_context
 import pytest
 
 import optree
+from optree._tree import walk_ops
 from optree.testing import capture, shape
-from optree.tree import walk_ops
 
 KINDS = {
     "session": (optree.session, lambda: optree.session(agent="named"), lambda: optree.session("named")),
@@ -278,7 +278,7 @@ def test_own_request_and_response_win(recording):
     with optree.session("root"):
         assert "for the caller" == ask("why")
     (op,) = recording.tree.session.turns[0].ops
-    request = recording.tree.pool.resolve(optree.values.decode(op.request.payload))
+    request = recording.tree.pool.resolve(optree._values.decode(op.request.payload))
     assert {"temperature": 0, "messages": [{"role": "user", "content": "why"}]} == request
     assert b'"from the wire"' == bytes(op.response.payload)
 

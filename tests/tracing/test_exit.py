@@ -8,9 +8,9 @@ import sys
 import pytest
 
 import optree
-from optree.store.options import StoreOptions
-from optree.store.settle import settle_all
-from optree.tracing.runtime import EXIT_SECONDS
+from optree._store.options import StoreOptions
+from optree._store.settle import settle_all
+from optree._tracing.runtime import EXIT_SECONDS
 
 POOL = """
     import multiprocessing as mp
@@ -49,12 +49,12 @@ def test_a_session_that_is_not_saved_at_exit_is_settled_by_the_next(finished, di
     """The disk is too slow for the last snapshot: the process ends in time, and the next process in the directory bills it (S4-104)."""
     code, out, _ = finished("""
         import time
-        from optree.store.system import OS
+        from optree._store.system import OS
         def slow(self, path, pieces, aside=None): time.sleep(60)
         OS.replacing = slow
         with optree.session("root"), optree.turn(), optree.llm(provider="p", model="m") as op:
             op.account(cost_usd=1.0)
-        import atexit, optree.tracing.runtime as runtime
+        import atexit, optree._tracing.runtime as runtime
         begun = time.monotonic()
         runtime.RUNTIME.at_exit()
         print(time.monotonic() - begun)
@@ -100,7 +100,7 @@ def test_a_fork_that_finds_no_room_runs_on(finished):
     code, out, err = finished("""
         import warnings
         warnings.simplefilter("ignore")
-        from optree.store.system import OS
+        from optree._store.system import OS
         with optree.session("on"):
             def none(self, path): raise RuntimeError("no room")
             OS.create = none
@@ -183,7 +183,7 @@ def test_without_descriptors_the_end_of_a_thread_ends_no_program(finished):
     """A thread of optree that wakes up while Python goes down, with no descriptor left, does not abort the process."""
     code, out, err = finished("""
         import resource, sys, time
-        from optree.background import Job, Worker
+        from optree._background import Job, Worker
         job = Job(Worker("late"), lambda: None, print)
         assert job.wait(60.0)
         class Last:
@@ -224,10 +224,10 @@ for one in ((time, "sleep", 0), (threading.Thread, "start", 1), (threading.Threa
     counted(*one)
 atexit.register(lambda: print(sum(asked)))
 import optree
-from optree.background import Job, Wake
+from optree._background import Job, Wake
 counted(Job, "wait", 1)
 counted(Wake, "wait", 1)
-import optree.store.system as system
+import optree._store.system as system
 from _thread import allocate_lock
 for_ever = allocate_lock()
 for_ever.acquire()

@@ -7,9 +7,9 @@ import pytest
 from botocore.exceptions import ClientError
 
 import optree
+from optree._tracing.failures import class_of_error, class_of_raised, class_of_status, class_of_text, status_of
+from optree._tree import walk_ops
 from optree.testing import capture
-from optree.tracing.failures import class_of_error, class_of_raised, class_of_status, class_of_text, status_of
-from optree.tree import walk_ops
 
 
 def refused_by_aws(code, status):

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 import optree
-from optree.store.directory import journals
-from optree.store.ledger import Ledger
-from optree.store.options import StoreOptions
-from optree.store.reader import read_journal
-from optree.store.session_store import SessionStore
-from optree.store.settle import settle_all
+from optree._store.directory import journals
+from optree._store.ledger import Ledger
+from optree._store.options import StoreOptions
+from optree._store.reader import read_journal
+from optree._store.session_store import SessionStore
+from optree._store.settle import settle_all
 from tests.interrupts.test_running_out import ALL_DESCRIPTORS
 from tests.tracing.conftest import LONG, ROOT
 
@@ -392,7 +392,7 @@ def entries_of(tree):
 HOLDER = """
 import sys
 from pathlib import Path
-from optree.store import lock
+from optree._store import lock
 print(lock.take(Path(sys.argv[1])), flush=True)
 sys.stdin.read()
 """
@@ -504,7 +504,7 @@ def test_what_was_refused_to_a_child_is_tried_again_at_its_exit(finished, direct
 OUT_OF_DESCRIPTORS = f"""
 import os, threading
 import optree
-from optree import background
+from optree import _background as background
 with optree.session("lead"):
 {textwrap.indent(ALL_DESCRIPTORS, "    ")}
     found = [background._is_over(os.getpid())]
@@ -554,7 +554,7 @@ with optree.session("lead"):
 def test_a_child_that_a_thread_forked_ends_not_before_its_threads(starts, finished):
     """Those that are no `Thread`, or have names as optree's have, go on too: the child's exit status is what they make it."""
     works = """
-        from optree import background
+        from optree import _background as background
         looked, look = threading.Semaphore(0), background._has_others
         background._has_others = lambda: (looked.release(), look())[1]
         def works():
@@ -579,8 +579,8 @@ def test_a_child_that_a_thread_forked_ends_with_its_threads(ends, more, finished
 def test_parents_lock_is_kept(finished):
     """A child that ends does not release its parent's session: no other process may take it."""
     code, _, err = finished("""
-        from optree.store import resume_session
-        from optree.store.options import StoreOptions
+        from optree._store import resume_session
+        from optree._store.options import StoreOptions
 
         with optree.session("root") as root, optree.turn():
             child = os.fork()
@@ -799,10 +799,10 @@ HELD = """
 @pytest.mark.parametrize(
     ("module", "call"),
     [
-        ("optree.tracing.spending", "with optree.budget(calls=5) as budget: assert {'calls': 5} == budget.limits"),
-        ("optree.store.shared", "with optree.budget(calls=5) as budget: assert {'calls': 5} == budget.limits"),
+        ("optree._tracing.spending", "with optree.budget(calls=5) as budget: assert {'calls': 5} == budget.limits"),
+        ("optree._store.shared", "with optree.budget(calls=5) as budget: assert {'calls': 5} == budget.limits"),
         (
-            "optree.provider_streams",
+            "optree._provider_streams",
             "with optree.session('a'), optree.turn(): assert {'model': 'm'} == optree.llm(lambda: {'model': 'm'})()",
         ),
         ("zstandard", "with optree.session('a'): pass\n    assert optree.flush('snapshot', 30)"),

@@ -6,7 +6,7 @@ import pytest
 CALLS = """
 import json, signal, threading
 import httpx
-from optree.interrupts import _LOCKS
+from optree._interrupts import _LOCKS
 from optree.testing import replay
 
 URL = "https://api.openai.com/v1/chat/completions"
@@ -100,7 +100,7 @@ with client() as one:
 def test_a_lock_of_the_thread_that_forks_is_its_own_to_leave(finished):
     """A child that is forked by the thread that holds a lock, as in a signal's handler, holds it until it leaves it."""
     code, out, err = finished("""
-        from optree.interrupts import new_rlock
+        from optree._interrupts import new_rlock
         lock = new_rlock()
         with lock:
             child = os.fork()

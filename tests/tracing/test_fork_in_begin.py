@@ -9,8 +9,8 @@ from collections import Counter
 import pytest
 
 import optree
-from optree.store.options import StoreOptions
-from optree.store.settle import settle_all
+from optree._store.options import StoreOptions
+from optree._store.settle import settle_all
 from tests.tracing.conftest import ROOT
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")

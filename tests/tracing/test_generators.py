@@ -295,7 +295,7 @@ def test_many_items(recording):
     with optree.session("root"):
         assert 20 == sum(1 for _ in pages())
     (op,) = recording.tree.session.turns[0].ops
-    found = optree.values.decode(op.response.payload)
+    found = optree._values.decode(op.response.payload)
     assert (["00", "01", "02"], 20) == ([page["text"][:2] for page in found["items"][:3]], len(found["items"]) + found["more"])
     assert 20 > len(found["items"])
 

@@ -5,10 +5,10 @@ from contextlib import suppress
 import pytest
 
 import optree
-from optree.console import LineOptions, LineRenderer
-from optree.ids import trace_id
+from optree._console import LineOptions, LineRenderer
+from optree._ids import trace_id
+from optree._tree.walk import to_plain
 from optree.testing import capture
-from optree.tree.walk import to_plain
 
 INGRESSES = {
     "slack": {

@@ -8,9 +8,9 @@ from weakref import ref
 import pytest
 
 import optree
-from optree.background import Wake
-from optree.interrupts import pass_on
-from optree.tracing import holding
+from optree._background import Wake
+from optree._interrupts import pass_on
+from optree._tracing import holding
 
 ROOT = Path(__file__).resolve().parents[2]
 

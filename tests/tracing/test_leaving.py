@@ -5,13 +5,13 @@ from threading import Event
 
 import pytest
 
-from optree import records as r
-from optree.background import Job
-from optree.store import Directory, load, open_session
-from optree.store.options import StoreOptions
-from optree.store.upkeep import SAVING
-from optree.tracing.joined import Leaving
-from optree.tracing.runtime import Runtime
+from optree import _records as r
+from optree._background import Job
+from optree._store import Directory, load, open_session
+from optree._store.options import StoreOptions
+from optree._store.upkeep import SAVING
+from optree._tracing.joined import Leaving
+from optree._tracing.runtime import Runtime
 
 LONG = 60.0
 

@@ -9,11 +9,11 @@ import msgspec
 
 import optree
 from optree import Directory, load
-from optree.nodes import PIECE_OF_TEXT
-from optree.records import SessionBegin, SessionSet
+from optree._nodes import PIECE_OF_TEXT
+from optree._records import SessionBegin, SessionSet
+from optree._tree.fold import Fold
+from optree._values import decode
 from optree.testing import capture
-from optree.tree.fold import Fold
-from optree.values import decode
 
 ROOT = Path(__file__).parents[2]
 KILLED = """

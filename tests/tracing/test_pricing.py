@@ -8,20 +8,20 @@ import pytest
 from msgspec import UNSET
 
 import optree
-from optree.builder.handles import account_late
-from optree.nodes import SNAPSHOT, USAGE_AT_START, AccountingEntry
-from optree.prices import PRICES
-from optree.records import Accounted
-from optree.store.directory import journals
-from optree.store.ledger import Ledger
-from optree.store.options import StoreOptions
-from optree.store.reader import read_journal
-from optree.store.settle import settle_all
-from optree.store.system import REAL
-from optree.tree import Fold
-from optree.tree.totals import of_entries, pico
-from optree.usage import parts_of
-from optree.values import decode
+from optree._builder.handles import account_late
+from optree._nodes import SNAPSHOT, USAGE_AT_START, AccountingEntry
+from optree._prices import PRICES
+from optree._records import Accounted
+from optree._store.directory import journals
+from optree._store.ledger import Ledger
+from optree._store.options import StoreOptions
+from optree._store.reader import read_journal
+from optree._store.settle import settle_all
+from optree._store.system import REAL
+from optree._tree import Fold
+from optree._tree.totals import of_entries, pico
+from optree._usage import parts_of
+from optree._values import decode
 
 LONG = 60
 MODELS = [
@@ -92,7 +92,7 @@ def test_totals_are_those_of_the_entries_at_every_moment(seed, saved, directory,
 
     Costs have six digits: sums of more differ by their order, which may be seen in the twelfth.
     """
-    monkeypatch.setattr("optree.builder.stream.WAIT_SECONDS", LONG)  # a busy machine's threads wait while the sums are looked at
+    monkeypatch.setattr("optree._builder.stream.WAIT_SECONDS", LONG)  # a busy machine's threads wait while the sums are looked at
     made = random.Random(seed)
 
     def work(number):

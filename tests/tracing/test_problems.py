@@ -5,10 +5,10 @@ import os
 import pytest
 
 import optree
-from optree.store import Directory, open_session
-from optree.store.options import StoreOptions
-from optree.store.system import OS
-from optree.tracing.problems import Problems, problems_of
+from optree._store import Directory, open_session
+from optree._store.options import StoreOptions
+from optree._store.system import OS
+from optree._tracing.problems import Problems, problems_of
 from tests.store.faults import Faulty
 from tests.tracing.conftest import LONG
 
@@ -84,8 +84,8 @@ PARENTS = """
 import json
 from pathlib import Path
 from optree.redaction import redact
-from optree.tracing.faults import fault
-from optree.tracing.runtime import RUNTIME
+from optree._tracing.faults import fault
+from optree._tracing.runtime import RUNTIME
 
 def raises(text):
     raise ValueError(text)
@@ -147,7 +147,7 @@ def test_a_forked_child_says_of_its_parents_problems_only_how_both_are_set_up(fi
 def test_a_forked_child_says_nothing_of_what_went_wrong_in_its_parents_mirror(finished):
     """Faults of the mirror, and what it has left of earlier runs, are the parent's to say."""
     code, out, err = finished("""
-        from optree.tracing.runtime import RUNTIME
+        from optree._tracing.runtime import RUNTIME
         optree.configure(otel={"endpoint": "http://127.0.0.1:9", "deliver_at_exit": False})
 
         def told():

@@ -9,10 +9,10 @@ from collections import Counter
 import pytest
 
 import optree
-from optree.ids import node_id, span_id, trace_id
-from optree.store.options import StoreOptions
-from optree.store.settle import settle_all
-from optree.tree import walk_sessions
+from optree._ids import node_id, span_id, trace_id
+from optree._store.options import StoreOptions
+from optree._store.settle import settle_all
+from optree._tree import walk_sessions
 
 POOL = """
     import multiprocessing
@@ -171,7 +171,7 @@ def test_subprocesses_at_once(finished, saved):
     with optree.session("root"), optree.turn(), optree.tool("shell"):
         children = [start(str(n)) for n in range(4)]
         assert [0] * 4 == [child.wait() for child in children]
-        from optree.store.directory import journals
+        from optree._store.directory import journals
         assert 5 == len(journals(optree.Directory.of().live(optree.current_session().txn)))
     """
     )
@@ -570,7 +570,7 @@ def test_a_joined_process_says_what_it_lost_and_why(finished, directory):
         import subprocess
         CHILD = '''if True:
             import optree
-            from optree.tracing.runtime import RUNTIME
+            from optree._tracing.runtime import RUNTIME
             with optree.tool("look"):
                 assert optree.flush("sync", 60)
                 [store] = RUNTIME.stores.values()

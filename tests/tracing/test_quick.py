@@ -14,13 +14,13 @@ import msgspec
 import pytest
 
 import optree
-from optree import speed
-from optree.builder.guard import FAULTS
-from optree.builder.handles import Op
+from optree import _speed as speed
+from optree._builder.guard import FAULTS
+from optree._builder.handles import Op
+from optree._speed import plainly
+from optree._tracing import context, holding, scopes, wrapping
 from optree.errors import BudgetExceeded
-from optree.speed import plainly
 from optree.testing import capture
-from optree.tracing import context, holding, scopes, wrapping
 
 ROOT = Path(__file__).resolve().parents[2]
 compiled = pytest.mark.skipif(

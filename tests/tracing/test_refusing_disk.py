@@ -8,11 +8,11 @@ from time import monotonic, sleep
 import pytest
 
 import optree
-from optree.builder import SessionTreeBuilder
-from optree.store import settle
-from optree.store.ledger import Ledger
-from optree.store.options import StoreOptions
-from optree.store.settle import settle_all
+from optree._builder import SessionTreeBuilder
+from optree._store import settle
+from optree._store.ledger import Ledger
+from optree._store.options import StoreOptions
+from optree._store.settle import settle_all
 from tests.tracing.conftest import LONG
 
 KEPT = 64
@@ -143,7 +143,7 @@ before = len(os.listdir('/proc/self/fd'))
 resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
 for _ in range(90):
     short_session()
-from optree.tracing.runtime import RUNTIME
+from optree._tracing.runtime import RUNTIME
 for store in list(RUNTIME.stores.values()):
     store.wait(60)
 short_session()
@@ -195,7 +195,7 @@ def test_late_records_that_are_refused(finished, directory, saved):
 
 
 LATE_SYNCS = f"""{LET_GO}
-from optree.store.system import OS
+from optree._store.system import OS
 refuses, synced, datasync, sync = REFUSES, {{}}, OS.datasync, OS.sync
 def counted(self, fd, call=datasync):
     if refuses:
@@ -276,7 +276,7 @@ def test_what_was_refused_to_a_child_is_told_with_its_session(ends, finished, di
 
 SLOW_AT_LAST = """
 import resource, time
-from optree.store.system import OS
+from optree._store.system import OS
 write_all = OS.write_all
 hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
 def slowly(self, fd, data):

@@ -278,8 +278,8 @@ def test_while_optree_is_off(finished, directory):
 
 LATE_AT_THE_CLOSE = """
 import threading
-from optree.store import SessionStore, lock
-from optree.store.system import OS
+from optree._store import SessionStore, lock
+from optree._store.system import OS
 saving, go_on, sync, close = threading.Event(), threading.Event(), OS.sync, SessionStore.close
 
 def slow(system, fd):

@@ -10,12 +10,12 @@ from time import monotonic, sleep
 import pytest
 
 import optree
-from optree.background import Job
-from optree.store import Directory, SessionStore
-from optree.store.upkeep import SAVING
-from optree.syscalls import calls
-from optree.tracing import runtime as runtime_module
-from optree.tracing.runtime import ENDED_SESSIONS, EXIT_SECONDS, ROOM_SECONDS
+from optree._background import Job
+from optree._store import Directory, SessionStore
+from optree._store.upkeep import SAVING
+from optree._syscalls import calls
+from optree._tracing import runtime as runtime_module
+from optree._tracing.runtime import ENDED_SESSIONS, EXIT_SECONDS, ROOM_SECONDS
 
 LONG = 60.0
 SLACK = 10.0  # seconds; a machine may be busy, and what hangs here hangs for ever (benchmarks/exits.py measures the promise itself)
@@ -64,8 +64,8 @@ def test_exit_matrix(way, finished, saved):
     assert ("ended" if session_status else "interrupted", "clean") == (loaded.state, loaded.damage.state)
     assert (["acknowledged"], ["too"]) == ([entry.message for entry in last.logs], [chunk.text for chunk in last.reasoning.chunks])
     assert (3, 4, 0.25) == (root.totals.input_tokens, root.totals.output_tokens, root.totals.cost_usd)
-    assert [{"role": "user", "content": "transcript"}] == [optree.values.decode(entry.body) for entry in root.messages]
-    request = loaded.tree.pool.resolve(optree.values.decode(ask.request.payload))
+    assert [{"role": "user", "content": "transcript"}] == [optree._values.decode(entry.body) for entry in root.messages]
+    request = loaded.tree.pool.resolve(optree._values.decode(ask.request.payload))
     assert ([{"role": "user", "content": "go"}], b'"fine"') == (request["messages"], bytes(ask.response.payload))
     assert [] == loaded.open_nodes() if session_status else 3 == len(loaded.open_nodes())
 
@@ -127,7 +127,7 @@ with optree.session('a'), optree.turn():
     time.sleep(0.05)
 """,
     "disk that hangs": """
-from optree.store.system import OS
+from optree._store.system import OS
 OS.unlink = lambda *given: time.sleep(60)
 for n in range(32):
     with optree.session('a'), optree.turn(), optree.tool('b') as op: op.log('c')
@@ -199,7 +199,7 @@ def test_many_sessions_that_cannot_be_saved(blocked, capfd):
 
 def test_a_directory_that_can_be_written_later_has_the_sessions(tmp_path, monkeypatch):
     """Sessions that began when nothing could be written are saved, with all that they had, once it can be: the open and the ended ones."""
-    monkeypatch.setattr("optree.store.upkeep.SYNC_SECONDS", 0.02)
+    monkeypatch.setattr("optree._store.upkeep.SYNC_SECONDS", 0.02)
     (tmp_path / "disk").touch()
     directory = Directory.of(tmp_path, tmp_path / "disk" / "sessions")
     optree.configure(sessions_dir=directory.sessions)
@@ -310,13 +310,13 @@ def test_a_full_disk_costs_a_line_and_not_one_for_each_session(finished):
 HUNG = """
 import threading
 from time import monotonic
-import optree.syscalls
+import optree._syscalls
 hangs = threading.Event()
 for name in ('datasync', 'full_sync', 'fsync', 'fdatasync'):
     if hasattr(os, name):
         setattr(os, name, lambda fd: hangs.wait())
-    if hasattr(optree.syscalls.calls, name):
-        setattr(optree.syscalls.calls, name, lambda fd: hangs.wait())
+    if hasattr(optree._syscalls.calls, name):
+        setattr(optree._syscalls.calls, name, lambda fd: hangs.wait())
 sessions = [contextvars.Context().run(optree.session(f'agent {n}').__enter__) for n in range(8)]
 begun = monotonic()
 flushed = optree.flush('sync', 1.0)

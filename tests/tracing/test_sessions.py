@@ -7,10 +7,10 @@ from contextlib import ExitStack
 import pytest
 
 import optree
-from optree.store.ledger import Ledger
+from optree._store.ledger import Ledger
+from optree._tree import walk_sessions
+from optree._tree.answered import NO_RESULT, answered
 from optree.testing import shape
-from optree.tree import walk_sessions
-from optree.tree.answered import NO_RESULT, answered
 
 ASKED = {"role": "assistant", "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "search", "arguments": "{}"}}]}
 LOST = {"role": "tool", "tool_call_id": "c1", "content": NO_RESULT}
@@ -108,7 +108,7 @@ def test_decorated_agents(recording):
     assert ["why", "why"] == research("why")
     child = ("session reader", "ok", ("reader", "ok", ("turn 1", "ok", ("tool search", "ok"))))
     assert ("researcher", "ok", ("turn 1", "ok", child, child)) == shape(recording.tree)
-    assert ["why", "why"] == optree.values.decode(recording.tree.session.final_report)
+    assert ["why", "why"] == optree._values.decode(recording.tree.session.final_report)
 
 
 def test_title_status_and_transcript(recording):
@@ -247,7 +247,7 @@ def run(finished):
         head = f"import functools\nprint = functools.partial(print, flush=True)\nRUN, CALLS, DIES = {len(runs)}, {calls!r}, {dies!r}\n"
         code, out, err = finished(head + AGENT, env={"OPTREE_RESUME": txn} if txn else None)
         assert ("", -9 if dies else 0) == (err, code)
-        return [optree.values.decode(line.encode()) for line in out.splitlines()]
+        return [optree._values.decode(line.encode()) for line in out.splitlines()]
 
     return again
 
@@ -269,7 +269,7 @@ def test_resume(run, saved):
     assert (txn, "ended", "clean", []) == (loaded.txn, loaded.state, loaded.damage.state, loaded.open_nodes())
     after = loaded.session
     assert (before.id, before.trace_id, before.started_at) == (after.id, after.trace_id, after.started_at)
-    assert ["root of run 1", "root of run 2"] == [optree.values.decode(entry.body)["content"] for entry in after.messages]
+    assert ["root of run 1", "root of run 2"] == [optree._values.decode(entry.body)["content"] for entry in after.messages]
     assert [("1", "interrupted", "run 1"), ("2", "ok", "run 2")] == [(turn.path, turn.status, turn.prompts["user"]) for turn in after.turns]
     interrupted = {op.path: op.status for _, _, op in optree.walk_ops(after)}
     assert {"1.1": "ok", "1.2": "interrupted", "2.1": "ok"} == interrupted
@@ -287,7 +287,7 @@ def test_resume_again_and_again(run, saved, directory):
     assert ["1", "2", "3", "4", "5", "6"] == [turn.path for turn in session.turns]
     assert (6, 5) == (session.totals.llm_requests, len(session.resumed_at))
     lines = directory.billing.read_text().splitlines()
-    assert 6 == len(lines) == len({optree.values.decode(line.encode())["id"] for line in lines})
+    assert 6 == len(lines) == len({optree._values.decode(line.encode())["id"] for line in lines})
 
 
 def test_interrupted_sub_agents_history_goes_to_its_successor(run, saved):
@@ -344,7 +344,7 @@ def test_interrupted_at_once(finished):
     assert 9 == code
     code, out, err = finished(agent, env={"OPTREE_RESUME": txn})
     assert (0, "") == (code, err)
-    assert [[name, [user(name)]] for name in "abc"] == [optree.values.decode(line.encode()) for line in out.splitlines()[1:]]
+    assert [[name, [user(name)]] for name in "abc"] == [optree._values.decode(line.encode()) for line in out.splitlines()[1:]]
 
 
 def test_resumed_call_without_its_result(finished):
@@ -365,7 +365,7 @@ def test_resumed_call_without_its_result(finished):
     assert "[]" == history
     code, out, _ = finished(agent, env={"OPTREE_RESUME": txn})
     asked = {"role": "assistant", "tool_calls": [{"id": "c1"}]}
-    assert (0, [user("why"), asked, LOST], txn) == (code, optree.values.decode(out.splitlines()[0].encode()), out.splitlines()[1])
+    assert (0, [user("why"), asked, LOST], txn) == (code, optree._values.decode(out.splitlines()[0].encode()), out.splitlines()[1])
 
 
 def test_resume_is_for_the_first_session_that_is_meant(finished, directory):

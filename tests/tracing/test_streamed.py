@@ -8,12 +8,12 @@ import sys
 import pytest
 
 import optree
-from optree.formats.installed import installed_formats
-from optree.store import Directory
-from optree.store.recovery import load
+from optree._formats.installed import installed_formats
+from optree._store import Directory
+from optree._store.recovery import load
+from optree._tree import format_tree, walk_ops
+from optree._values import decode
 from optree.testing import capture
-from optree.tree import format_tree, walk_ops
-from optree.values import decode
 from optree_otel.signals import content
 from tests.cli.conftest import CommandLine
 

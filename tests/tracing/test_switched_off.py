@@ -10,9 +10,9 @@ import threading
 import pytest
 
 import optree
+from optree._tracing.runtime import RUNTIME
 from optree.exporting import begin_session, forget_session
 from optree.testing import capture, shape
-from optree.tracing.runtime import RUNTIME
 from tests.tracing.conftest import LONG
 
 PROGRAM = """

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import optree
-from optree import records as r
-from optree.store.system import OS
+from optree import _records as r
+from optree._store.system import OS
 from tests.tracing.conftest import LONG
 
 THREADS = 8

@@ -5,11 +5,11 @@ import pickle
 import pytest
 
 import optree
+from optree._store import Directory
+from optree._tracing import config
+from optree._tracing.config import Config, ConfigInUse, carry
+from optree._tracing.runtime import RUNTIME
 from optree.redaction import Redaction
-from optree.store import Directory
-from optree.tracing import config
-from optree.tracing.config import Config, ConfigInUse, carry
-from optree.tracing.runtime import RUNTIME
 
 METHODS = ["spawn", "forkserver"]
 SECRET = "4711-SECRET"

@@ -5,14 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optree import flatten, nodes, walk_ops
-from optree import records as r
-from optree.nodes import AccountingEntry, LogEntry, ReasoningChunk, Tokens, Totals
-from optree.tree import Fold, Tree
-from optree.tree.fold import UNKNOWN
-from optree.tree.totals import add_entry
-from optree.tree.walk import to_plain
-from optree.values import MAX_TEXT, cut, decode, raw
+from optree import _nodes as nodes
+from optree import _records as r
+from optree import flatten, walk_ops
+from optree._nodes import AccountingEntry, LogEntry, ReasoningChunk, Tokens, Totals
+from optree._tree import Fold, Tree
+from optree._tree.fold import UNKNOWN
+from optree._tree.totals import add_entry
+from optree._tree.walk import to_plain
+from optree._values import MAX_TEXT, cut, decode, raw
 from tests.strategies import SETTERS, paths, play, programs, shuffled
 
 TOKENS = ["inputTokens", "outputTokens", "cacheReadInputTokens", "cacheWriteInputTokens"]

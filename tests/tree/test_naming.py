@@ -3,11 +3,11 @@
 import pytest
 
 from optree import SessionTreeBuilder
-from optree.ids import is_txn, txn_of
-from optree.nodes import Pool
+from optree._ids import is_txn, txn_of
+from optree._nodes import Pool
+from optree._tree.fold import Tree
+from optree._tree.walk import called, name_safely, walk_ops, walk_sessions
 from optree.testing import Ticking
-from optree.tree.fold import Tree
-from optree.tree.walk import called, name_safely, walk_ops, walk_sessions
 
 EVIL = "../../evil"
 

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optree import Path, PathError, walk_ops, walk_sessions
-from optree.tree.path import last_index, parent_label
+from optree._tree.path import last_index, parent_label
 from tests.strategies import paths, play, programs
 
 

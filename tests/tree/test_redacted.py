@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from optree import SessionTreeBuilder
+from optree._tree.redacted import outline, redacted
 from optree.testing import Ticking
-from optree.tree.redacted import outline, redacted
 
 SECRET = "sk-abcdefghijklmnopqrstuvwx"
 FIELDS = {

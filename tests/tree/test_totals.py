@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optree.builder import SessionTreeBuilder, Stream
-from optree.nodes import AccountingEntry, Tokens, Totals
-from optree.tree import Fold, Tree, walk_ops
-from optree.tree.text import format_totals, format_tree
-from optree.tree.totals import add_failure, cost_said, dollars, flaws_of_parts, leave_out_impossible, stored_parts
-from optree.tree.walk import flatten
+from optree._builder import SessionTreeBuilder, Stream
+from optree._nodes import AccountingEntry, Tokens, Totals
+from optree._tree import Fold, Tree, walk_ops
+from optree._tree.text import format_totals, format_tree
+from optree._tree.totals import add_failure, cost_said, dollars, flaws_of_parts, leave_out_impossible, stored_parts
+from optree._tree.walk import flatten
 from tests.strategies import play, programs
 
 USAGES = st.sampled_from(

@@ -3,12 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optree import records as r
-from optree.builder import SessionTreeBuilder, Stream
-from optree.nodes import OperationNode
+from optree import _records as r
+from optree._builder import SessionTreeBuilder, Stream
+from optree._nodes import OperationNode
+from optree._tree import Fold, walk_sessions
+from optree._tree.unfold import unfold
 from optree.testing import Ticking
-from optree.tree import Fold, walk_sessions
-from optree.tree.unfold import unfold
 from tests.strategies import play, programs
 
 BEGINS = {r.SessionBegin: "session", r.TurnBegin: "turn", r.OpBegin: "op"}

@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 
 from optree import SessionTreeBuilder, flatten, format_tree, session, snapshot_summary, tool, walk_ops, walk_sessions
-from optree.builder import Stream
-from optree.nodes import Totals
+from optree._builder import Stream
+from optree._nodes import Totals
+from optree._tree.fold import Tree
+from optree._tree.text import format_end, last_seen, lasted, seen_of, state
+from optree._tree.totals import tokens_said
+from optree._tree.walk import ops_beneath
 from optree.testing import START, Ticking, capture
-from optree.tree.fold import Tree
-from optree.tree.text import format_end, last_seen, lasted, seen_of, state
-from optree.tree.totals import tokens_said
-from optree.tree.walk import ops_beneath
 from tests.strategies import play, programs
 
 NOW = START * 1e3

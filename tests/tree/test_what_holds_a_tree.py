@@ -4,14 +4,14 @@ import msgspec
 import pytest
 
 import optree
+from optree._nodes import Pool
+from optree._store import Damage, Loaded
+from optree._tracing.config import Config, Options
+from optree._tree import Tree
 from optree.compare import compare
 from optree.compare.context import context_changes
 from optree.errors import SetupError
-from optree.nodes import Pool
-from optree.store import Damage, Loaded
 from optree.testing import capture, shape
-from optree.tracing.config import Config, Options
-from optree.tree import Tree
 
 FUNCTIONS = [
     lambda one: [op.name for _, _, op in optree.walk_ops(one)], lambda one: [node.agent_id for node in optree.walk_sessions(one)],

@@ -133,7 +133,7 @@ class Refused(SetupError):  # noqa: N818 - what happened to the event, as its se
 class LogEvent:
     """One event, to be written. *at* is its time in epoch milliseconds; by default that of its writing.
 
-    Values are taken as plain data (`optree.values.plain`); of a ruamel.yaml `CommentedMap` the comments too.
+    Values are taken as plain data (`optree._values.plain`); of a ruamel.yaml `CommentedMap` the comments too.
     """
 
     def __init__(

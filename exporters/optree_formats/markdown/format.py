@@ -18,7 +18,7 @@ from optree_formats.markdown.to_tree import tree_of
 
 
 class MarkdownLog:
-    """See `optree.formats.Format`."""
+    """See `optree._formats.Format`."""
 
     name = "markdown"
     suffix = ".session-log.md"

@@ -221,7 +221,7 @@ _NONE = Comment()
 
 
 def emit(value: Mapping[str, Any], comments: Mapping[Place, Comment]) -> str:
-    """Return plain values, as `optree.values.plain` makes them, as the text of a YAML map that is not empty; with a newline at its end."""
+    """Return plain values, as `optree._values.plain` makes them, as the text of a YAML map that is not empty; with a newline at its end."""
     own = comments.get((), _NONE)
     out = lines(own.before, 0)
     _map(out, value, (), 0, comments)

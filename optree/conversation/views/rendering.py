@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
+from optree._values import is_list, is_object
+from optree._visible import column, columns, one_line, visible
 from optree.conversation.viewer import SessionViewer
 from optree.conversation.views.perspectives import Part
 from optree.conversation.views.sections import Ask, Section, SectionRow, chosen, events, moments, spreads
 from optree.conversation.views.stream import StreamView
-from optree.values import is_list, is_object
-from optree.visible import column, columns, one_line, visible
 
 Paint = Callable[[str, str], str]
 """Given a style and a text, returns the text as it shall be shown."""

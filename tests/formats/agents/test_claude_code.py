@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from optree import walk_ops, walk_sessions
+from optree._formats.installed import format_named
 from optree.errors import FormatError
-from optree.formats.installed import format_named
 from tests.growth import SQUARE, growth
 from tests.security.test_bombs import within
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from optree import walk_ops
+from optree._formats.installed import format_named
+from optree._tree import walk_sessions
 from optree.errors import FormatError
-from optree.formats.installed import format_named
-from optree.tree import walk_sessions
 
 CODEX = format_named("codex")
 FOLDER = Path(__file__).with_name("data") / "codex"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from optree import walk_ops
+from optree._formats.installed import format_named
 from optree.errors import FormatError
-from optree.formats.installed import format_named
 from optree_formats.agents import inspect_log
 from tests.security.test_bombs import within
 

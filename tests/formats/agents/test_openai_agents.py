@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from optree import walk_ops
+from optree._formats.installed import format_named
 from optree.errors import FormatError
-from optree.formats.installed import format_named
 
 TRACES = format_named("openai-agents")
 FOLDER = Path(__file__).with_name("data") / "openai-agents"

@@ -3,11 +3,11 @@ import threading
 import pytest
 
 import optree
-from optree.builder import SessionTreeBuilder, Stream
+from optree._builder import SessionTreeBuilder, Stream
+from optree._tree import walk_ops
 from optree.errors import SetupError
 from optree.exporting import OpEnd, RecordSubscription
 from optree.testing import Ticking, capture, shape
-from optree.tree import walk_ops
 from optree_formats.markdown import FORMAT, EventLog, extract_events, follow, live, read_log, verify
 from tests.formats.held import whole
 from tests.otel.backends.waiting import wait_for

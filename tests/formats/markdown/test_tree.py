@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from msgspec import UNSET
 
-from optree.builder import SessionTreeBuilder
+from optree._builder import SessionTreeBuilder
+from optree._store import Directory
+from optree._store.importing import save
+from optree._store.snapshot import MAX_NESTED
+from optree._tree import walk_ops, walk_sessions
 from optree.errors import FormatError, SetupError
-from optree.store import Directory
-from optree.store.importing import save
-from optree.store.snapshot import MAX_NESTED
 from optree.testing import Ticking, shape
-from optree.tree import walk_ops, walk_sessions
 from optree_formats.markdown import FORMAT, EventLog, LogEvent, extract_events, read_log, state_at, verify
 from optree_formats.markdown.events import iso, moment
 from optree_formats.markdown.to_tree import node_path

@@ -6,8 +6,8 @@ from threading import Thread
 
 import pytest
 
+from optree._store.system import OS
 from optree.errors import SetupError, StoreError
-from optree.store.system import OS
 from optree.testing import Ticking
 from optree_formats.markdown import EventLog, LogEvent, Refused, extract_events, log_path, read_log, state_at, verify, write_summary
 from optree_formats.markdown.retention import apply, archive, compress

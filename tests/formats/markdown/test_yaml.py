@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 
+from optree._values import plain
 from optree.errors import FormatError
-from optree.values import plain
 from optree_formats.markdown import LogEvent, foreign_yaml, own_yaml
 from optree_formats.markdown.own_yaml import emit
 

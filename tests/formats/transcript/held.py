@@ -2,8 +2,8 @@
 
 from msgspec import json
 
-from optree.tree import Tree, walk_sessions
-from optree.tree.walk import to_plain
+from optree._tree import Tree, walk_sessions
+from optree._tree.walk import to_plain
 from optree_formats.transcript.messages import answer, sent
 
 

@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from optree.cli.format_loss import lacking
+from optree._cli.format_loss import lacking
+from optree._values import decode
 from optree.errors import FormatError
-from optree.values import decode
 from optree_formats.transcript import FORMAT
 from optree_formats.transcript.wire import UNLIKE
 from tests.formats.transcript.lines import CHILD, RUN, event, line, message, step, text, tool, write

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from optree._tree import walk_ops
+from optree._values import decode
 from optree.errors import FormatError
-from optree.tree import walk_ops
-from optree.values import decode
 from optree_formats.transcript import FORMAT, Event, read
 from tests.formats.transcript.lines import CHILD, RUN, event, line, message, step, text, tool, write
 

@@ -4,13 +4,13 @@ from itertools import count
 import pytest
 
 import optree
-from optree.builder import handles
-from optree.console import ConsoleWriter, LineOptions
+from optree._builder import handles
+from optree._console import ConsoleWriter, LineOptions
+from optree._store import Directory, load, numbering, open_session, resume_session
+from optree._store.options import StoreOptions
+from optree._tracing import Session
 from optree.errors import SetupError
-from optree.store import Directory, load, numbering, open_session, resume_session
-from optree.store.options import StoreOptions
 from optree.testing import Ticking, capture
-from optree.tracing import Session
 from optree_formats.transcript import FORMAT, follow, read, run_id_of
 from tests.formats.transcript.held import held
 from tests.formats.transcript.trees import CALLS, QUESTION, SYSTEM, ask, descend

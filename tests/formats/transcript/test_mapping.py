@@ -2,8 +2,8 @@ import pytest
 from msgspec import json
 
 from optree import SessionTreeBuilder
+from optree._values import decode
 from optree.testing import Ticking
-from optree.values import decode
 from optree_formats.transcript import FORMAT, run_id_of
 from optree_formats.transcript.messages import answer, answer_of, request_of, roles, sent
 from tests.formats.transcript.lines import text

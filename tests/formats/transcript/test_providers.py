@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from optree.builder import SessionTreeBuilder
+from optree._builder import SessionTreeBuilder
+from optree._values import decode
 from optree.testing import Ticking
-from optree.values import decode
 from optree_formats.transcript import FORMAT
 
 ARGUMENTS = '{"path":"a"}'

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from msgspec import json
 
-from optree.builder import SessionTreeBuilder
+from optree._builder import SessionTreeBuilder
+from optree._formats.installed import installed_formats
+from optree._tree import flatten
 from optree.errors import SetupError
-from optree.formats.installed import installed_formats
 from optree.testing import Ticking, shape
-from optree.tree import flatten
 from optree_formats.transcript import FORMAT, Event, StepPayload, read, run_id_of
 from optree_formats.transcript.recorder import check
 from optree_formats.transcript.wire import milliseconds

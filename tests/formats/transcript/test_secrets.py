@@ -7,9 +7,9 @@ import sys
 import pytest
 from msgspec.structs import replace
 
-from optree.builder import SessionTreeBuilder
+from optree._builder import SessionTreeBuilder
+from optree._tracing import Session
 from optree.testing import Ticking
-from optree.tracing import Session
 from optree_formats.transcript import ContentBlock, InvalidEventError, Recorder, follow, line, read
 from tests.formats.transcript.lines import RUN
 

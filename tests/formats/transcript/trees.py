@@ -1,6 +1,6 @@
 """Trees to write: an agent that asks, calls tools and a sub-agent, in parallel too."""
 
-from optree.builder import SessionTreeBuilder
+from optree._builder import SessionTreeBuilder
 from optree.testing import Ticking
 
 QUESTION = {"role": "user", "content": "Review main.go"}

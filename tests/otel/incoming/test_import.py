@@ -5,8 +5,8 @@ import msgspec
 import pytest
 
 import optree
-from optree.store import lock
-from optree.tree import walk_ops
+from optree._store import lock
+from optree._tree import walk_ops
 from optree_otel.incoming import read, save, sessions
 from tests.cli.conftest import ROOT, CommandLine
 from tests.otel.incoming.made import AGENT, DATA, LLM, TRACE, Made, otlp

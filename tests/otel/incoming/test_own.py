@@ -2,8 +2,8 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 
-from optree.ids import span_id, trace_id, txn_of
-from optree.tree import Tree, walk_ops, walk_sessions
+from optree._ids import span_id, trace_id, txn_of
+from optree._tree import Tree, walk_ops, walk_sessions
 from optree_otel.incoming import InSpan, read, sessions
 from optree_otel.signals import names
 from optree_otel.signals.limits import PROFILES, encode

@@ -16,9 +16,9 @@ from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, Status, StatusCode, TraceFlags, set_span_in_context
 
 import optree
-from optree import records
+from optree import _records as records
+from optree._tracing.runtime import RUNTIME
 from optree.testing import capture, shape
-from optree.tracing.runtime import RUNTIME
 from optree_otel.incoming import OpTreeSpanProcessor
 from optree_otel.incoming import processor as processor_module
 from tests.otel.incoming.made import AGENT, LLM, TOOL
@@ -126,7 +126,7 @@ def test_records(tracer, recording):
     call.set_status(Status(StatusCode.ERROR, "no luck"))
     for span in (call, nested, agent):
         span.end()
-    fold = optree.tree.Fold(recording.tree.session.origin_txn_id)
+    fold = optree._tree.Fold(recording.tree.session.origin_txn_id)
     for record in recording.records:
         fold.apply(record)
     assert msgspec.json.encode(recording.tree) == msgspec.json.encode(fold.finish())
@@ -233,7 +233,7 @@ def test_late_ends(tracer, recording):
     child = session.turns[0].ops[0].child_session
     ends = {node.ended_at for node in (child.turns[0].ops[0], child.turns[0], child, session.turns[0], session)}
     assert {call.end_time / 1_000_000} == ends
-    fold = optree.tree.Fold(session.origin_txn_id)
+    fold = optree._tree.Fold(session.origin_txn_id)
     for record in recording.records:
         fold.apply(record)
     assert msgspec.json.encode(recording.tree) == msgspec.json.encode(fold.finish())

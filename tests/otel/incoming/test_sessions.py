@@ -3,8 +3,8 @@ import json
 import msgspec
 import pytest
 
+from optree._tree import walk_ops
 from optree.testing import shape
-from optree.tree import walk_ops
 from optree_otel.incoming import InEvent, InSpan, read_file, sessions
 from optree_otel.incoming.spans import ERROR
 from tests.otel.incoming.made import AGENT, DATA, LLM, MS, START, TOOL, TRACE, Made

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from optree.nodes import LogEntry
+from optree._nodes import LogEntry
 from optree_otel.signals import protobuf, spans
 from optree_otel.signals.protobuf import KeyValues
 from optree_otel.signals.spans import put_logs

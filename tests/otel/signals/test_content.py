@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optree.builder import SessionTreeBuilder
-from optree.nodes import Pool
+from optree._builder import SessionTreeBuilder
+from optree._nodes import Pool
 from optree.redaction import redact
 from optree.testing import Ticking
 from optree_otel.signals import content, names

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as Sent
 
+from optree._nodes import LogEntry
 from optree.errors import SetupError
-from optree.nodes import LogEntry
 from optree_otel.settings import Profile as ProfileName
 from optree_otel.signals import names
 from optree_otel.signals.limits import PROFILES, cut_bytes, encode, profile

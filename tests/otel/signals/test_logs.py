@@ -15,8 +15,8 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import TraceFlags
 
 import optree
-from optree.builder import SessionTreeBuilder
-from optree.nodes import LogEntry
+from optree._builder import SessionTreeBuilder
+from optree._nodes import LogEntry
 from optree.testing import Ticking
 from optree_otel.signals import names
 from optree_otel.signals.limits import PROFILES

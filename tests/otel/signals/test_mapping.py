@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as Sent
 
-from optree import ids
-from optree.builder import SessionTreeBuilder
-from optree.nodes import SessionNode
+from optree import _ids as ids
+from optree._builder import SessionTreeBuilder
+from optree._nodes import SessionNode
+from optree._tree import walk_ops, walk_sessions
 from optree.testing import Ticking
-from optree.tree import walk_ops, walk_sessions
 from optree_otel.signals import mapping, names
 from optree_otel.signals.limits import PROFILES, encode, profile
 from optree_otel.signals.mapping import op_span, session_span, total_attributes, turn_span
@@ -69,7 +69,7 @@ def one_op(kind="llm", name="openai:gpt-4o", *, end=True, status="ok", error=Non
 
 
 def test_each_node_is_one_span_with_an_id_of_its_own(spans):
-    """A `session` op and the session inside it are two nodes; the ids are those that optree.ids gives."""
+    """A `session` op and the session inside it are two nodes; the ids are those that optree._ids gives."""
     assert sorted([*NODES, "1.5/"]) == sorted(spans)
     expected = {path: bytes.fromhex(ids.span_id(ids.node_id(TXN, path))) for path in NODES}
     assert {**expected} == {path: span.span_id for path, span in spans.items() if path != "1.5/"}

@@ -10,7 +10,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.resources import Resource
 
 import optree
-from optree.builder import SessionTreeBuilder
+from optree._builder import SessionTreeBuilder
 from optree.testing import Ticking
 from optree_otel.signals import metrics, names
 from optree_otel.signals.metrics import (

@@ -14,7 +14,7 @@ from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 from opentelemetry.trace.status import Status, StatusCode
 
 import optree
-from optree.nodes import LogEntry
+from optree._nodes import LogEntry
 from optree_otel.signals import names
 from optree_otel.signals.limits import PROFILES
 from optree_otel.signals.protobuf import KeyValues, UnfitError, varint

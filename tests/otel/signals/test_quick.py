@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optree.builder import SessionTreeBuilder
-from optree.nodes import OperationNode
+from optree._builder import SessionTreeBuilder
+from optree._nodes import OperationNode
 from optree.testing import Ticking
 from optree_otel.signals import quick
 from optree_otel.signals.limits import PROFILES, encode

@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from optree.builder import SessionTreeBuilder
-from optree.store.interrupted import interrupt, open_nodes
+from optree._builder import SessionTreeBuilder
+from optree._store.interrupted import interrupt, open_nodes
 from optree.testing import Ticking
 from optree_otel.signals.mapping import op_span, session_span, turn_span
 from tests.otel.signals.test_mapping import scope_of

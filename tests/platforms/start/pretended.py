@@ -1,6 +1,6 @@
 """The standard library of another system, as optree's modules see it: without the names that it lacks, with stand-ins for its own.
 
-The stand-ins for Windows's calls (`optree/syscalls/windows.py`) do with Linux's what Windows does: a lock that is held is refused to its
+The stand-ins for Windows's calls (`optree/_syscalls/windows.py`) do with Linux's what Windows does: a lock that is held is refused to its
 holder too, and a file that is open, not as optree opens it, cannot be renamed or removed.
 """
 

@@ -14,12 +14,12 @@ from unittest.mock import patch
 
 import zstandard
 
-from optree.builder import SessionTreeBuilder
-from optree.records import FORMAT
-from optree.store import open_session
-from optree.store.directory import Directory
-from optree.store.options import StoreOptions
-from optree.store.snapshot import VERSION
+from optree._builder import SessionTreeBuilder
+from optree._records import FORMAT
+from optree._store import open_session
+from optree._store.directory import Directory
+from optree._store.options import StoreOptions
+from optree._store.snapshot import VERSION
 from optree.testing import Ticking
 
 

@@ -1,0 +1,231 @@
+"""What a session's builder does for an op that is given by its handle, its id or its path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Unpack
+
+from optree import _records as r
+from optree._builder.entries import Put
+from optree._builder.figures import AccountFigures
+from optree._builder.guard import guarded
+from optree._builder.handles import Op
+from optree._builder.histories import PooledHistory
+from optree._builder.turns import Turn
+from optree._nodes import SessionNode, Status
+from optree._tree import apply
+from optree._tree.path import parent_label
+from optree._tree.totals import add_entry
+from optree._values import text
+from optree.redaction import redact
+
+if TYPE_CHECKING:
+    from optree._builder.core import Core
+
+
+_OF_OPS = (r.OpSet, r.Entries, r.Accounted, r.OpEnd)
+
+
+class ByAddress:
+    """The part of `SessionTreeBuilder` that finds ops. An op that is not known is reported, not raised."""
+
+    core: Core
+    node: SessionNode
+    current_turn: Turn | None
+
+    @guarded
+    def record(self, record: r.Record) -> None:
+        """Record what happened in this session at a time in the past, as *record* says it: nothing is added to it, or ends by it.
+
+        It is the end of a node, or what is in it; or the begin of the session, whose time is corrected. For other begins there is *at*.
+        """
+        held = self.core.stream.enter()
+        try:
+            if self._take(record):
+                self.core.stream.put(record)
+            else:
+                self._unknown(getattr(record, "path", record))
+        finally:
+            self.core.stream.leave(held)
+        for listener in self.core.listeners if isinstance(record, r.SessionEnd) else ():
+            listener(self.node.path)
+
+    def _take(self, record: r.Record) -> bool:
+        """Change what a record is about; False if it is not there."""
+        if isinstance(record, _OF_OPS):
+            return self._take_of_op(record)
+        if isinstance(record, r.SessionBegin):
+            self.node.started_at = record.ts
+        elif isinstance(record, r.SessionSet):
+            self._late_session()
+            apply.set_session(self.node, record)
+        elif isinstance(record, r.SessionEnd):
+            apply.end_session(self.node, record)
+        elif isinstance(record, r.MessageAdded):
+            self._late_session()
+            record.at = len(self.node.messages)
+            self.node.messages.append(record.message)
+        elif isinstance(record, (r.TurnSet, r.TurnEnd)):
+            turn = next((turn for turn in reversed(self.node.turns) if turn.path == record.path), None)
+            if turn is None:
+                return False
+            if turn.ended_at is not None:
+                self.core.touched.add(f"{turn.path}.1")
+            if isinstance(record, r.TurnSet):
+                apply.set_turn(turn, record)
+            else:
+                apply.end_turn(turn, record)
+                self.current_turn = None if self.current_turn is not None and self.current_turn.node is turn else self.current_turn
+        else:
+            return False
+        return True
+
+    def _take_of_op(self, record: r.OpSet | r.Entries | r.Accounted | r.OpEnd) -> bool:
+        op = self._op(record.path)
+        if op is None:
+            return False
+        self._late(op)
+        if isinstance(record, r.OpSet):
+            apply.set_op(op.bare, record)
+        elif isinstance(record, r.Entries):
+            record.logs_at = len(op.node.logs)
+            apply.add_entries(op.bare, record.logs, record.chunks)
+        elif isinstance(record, r.Accounted):
+            self.core.price(record.entry, op.builder.chain)
+            apply.account(op.bare, record.entry)
+            for session in op.builder.chain:
+                add_entry(session.totals, record.entry)
+        else:
+            if op.turn.node.ended_at is not None:
+                self.core.touched.add(op.path)
+            apply.end_op(op.bare, record)
+            self.core.ops.pop(op.path, None)
+            self.core.ended[op.path] = op.bare
+        return True
+
+    def _late_session(self) -> None:
+        """Tell the snapshots that an ended sub-agent's session has changed all the same."""
+        if self.node.path and self.node.ended_at is not None:
+            self.core.touched.add(self.node.path)
+
+    @guarded
+    def op(self, op: Op | str) -> Op | None:
+        """Return an operation's handle by its id or path; None if this process did not record it."""
+        return self._op(op)
+
+    def _op(self, op: Op | str) -> Op | None:
+        if type(op) is not str:
+            return op if isinstance(op, Op) else None
+        path = op.rpartition(":")[2]
+        return self.core.ops.get(path) or self._handle_of_ended(path)
+
+    def _handle_of_ended(self, path: str) -> Op | None:
+        """Return a new handle for an op that has ended, for what comes late."""
+        node = self.core.ended.get(path)
+        builder = self.core.builders.get(parent_label(parent_label(path)))
+        if node is None or builder is None:
+            return None
+        turn = next(turn for turn in builder.node.turns if turn.path == parent_label(path))
+        handle = self.core.ops[path] = Op.of_ended(builder, Turn(builder, turn, 1), node)
+        return handle
+
+    @guarded
+    def append_log(self, op: Op | str, message: str, severity: Any = "VRB", **more: Any) -> None:
+        """Append a log line to an operation; see `Op.log`."""
+        if (handle := self._op(op)) is not None:
+            handle.log(message, severity, **more)
+        else:
+            self._unknown(op)
+
+    @guarded
+    def append_reasoning(self, op: Op | str, text: str) -> None:
+        """Append a chunk of reasoning to an operation; see `Op.think`."""
+        if (handle := self._op(op)) is not None:
+            handle.think(text)
+        else:
+            self._unknown(op)
+
+    @guarded
+    def append_chunk(self, op: Op | str, text: str) -> None:
+        """Append a chunk of the answer's text to an operation; see `Op.chunk`."""
+        if (handle := self._op(op)) is not None:
+            handle.chunk(text)
+        else:
+            self._unknown(op)
+
+    @guarded
+    def append_accounting(self, op: Op | str, usage: object = None, **figures: Unpack[AccountFigures]) -> None:
+        """Append an accounting entry to an operation; see `Op.account`."""
+        if (handle := self._op(op)) is not None:
+            handle.account(usage, **figures)
+        else:
+            self._unknown(op)
+
+    @guarded
+    def set_op(self, op: Op | str, **attributes: Any) -> None:
+        """Give an operation more attributes, merged into those that it has."""
+        if (handle := self._op(op)) is None:
+            self._unknown(op)
+            return
+        record = r.OpSet(handle.path, self.core.now_ms(), None, self.core.attributes(attributes))
+
+        def change(put: Put) -> None:
+            apply.set_op(handle.bare, record)
+            self._late(handle)
+            put(record)
+
+        self.core.stream.step(change)
+
+    @guarded
+    def set_request(
+        self, op: Op | str, payload: Mapping[str, Any], messages: list[Any] | PooledHistory | None = None, *, at: float | None = None
+    ) -> None:
+        """Set what an operation sends: *payload*, and the *messages* of an LLM call; see `Op.request`. *at*: when, if not now."""
+        if (handle := self._op(op)) is None:
+            self._unknown(op)
+            return
+        encoded = self.core.request("llm" if handle.bare.kind == "llm" else "tool", messages, payload)
+
+        new = r.Pooled()
+
+        def change(put: Put) -> None:
+            try:
+                _, request = self.core.pooled(encoded, new)
+            finally:
+                if new.blobs or new.links:
+                    put(new)
+            handle.bare.request = request
+            self._late(handle)
+            put(r.Requested(handle.path, self.core.time(at), request))
+
+        self.core.stream.step(change)
+
+    @guarded
+    def set_response(self, op: Op | str, payload: Any, *, at: float | None = None) -> None:
+        """Set what an operation got back; see `Op.response`. Of very long text the end is cut, with a notice. *at*: when, if not now."""
+        if (handle := self._op(op)) is None:
+            self._unknown(op)
+            return
+        response = self.core.response(payload)
+
+        def change(put: Put) -> None:
+            handle.bare.response = response
+            self._late(handle)
+            put(r.Responded(handle.path, self.core.time(at), response))
+
+        self.core.stream.step(change)
+
+    @guarded
+    def end_op(self, op: Op | str, status: Status = "ok", error: str | None = None, **attributes: Any) -> None:
+        """End an operation; see `Op.end`."""
+        if (handle := self._op(op)) is not None:
+            handle.end(status, error, **attributes)
+        else:
+            self._unknown(op)
+
+    def _late(self, op: Op) -> None:
+        if op.bare.ended_at is not None:
+            self.core.touched.add(op.path)
+
+    def _unknown(self, op: object) -> None:
+        self.core.stream.fault(f"no op {redact(text(op))[:80]!r} in session {self.core.txn}: what was given for it is not recorded")

@@ -1,0 +1,286 @@
+"""Calls of models that a program makes through libraries, recorded without a change of the program.
+
+`instrument` puts hooks into the libraries that are installed, at once into those that are imported, into others when they are.
+What comes in is what passes between program and provider; what goes out are llm ops. Libraries and the program see no difference.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, Literal, NamedTuple
+
+from optree._builder.guard import FAULTS
+from optree._interrupts import new_rlock, pass_on
+from optree._tracing.faults import fault, guarded
+from optree._tracing.runtime import RUNTIME
+from optree._values import own_members
+
+__all__ = ["instrument", "uninstrument"]
+
+
+class Library(NamedTuple):
+    """A package that is hooked."""
+
+    tried: str
+    """The release that was tried."""
+    too_new: int
+    """The first number of those that may be too new."""
+    modules: Mapping[str, str]
+    """Modules of it that are hooked, and what knows how: `module:function` of `optree._capture`."""
+
+
+LIBRARIES: Final = {
+    "httpx": Library("0.28", 1, {"httpx": "hooks:http_client"}),
+    "httpx2": Library("2.16", 3, {"httpx2": "hooks:http_client"}),
+    "openai": Library("3.54", 4, {"openai._base_client": "hooks:sdk_client"}),
+    "anthropic": Library("2.12", 3, {"anthropic._base_client": "hooks:sdk_client"}),
+    "aiohttp": Library("3.14", 4, {"aiohttp.client": "aiohttp:client", "aiohttp.client_ws": "websockets:aiohttp_client"}),
+    "websockets": Library(
+        "17.4",
+        18,
+        {
+            "websockets.asyncio.connection": "websockets:asyncio_connection",
+            "websockets.asyncio.client": "websockets:asyncio_connect",
+            "websockets.sync.connection": "websockets:sync_connection",
+            "websockets.sync.client": "websockets:sync_connect",
+        },
+    ),
+    "botocore": Library("1.44", 2, {"botocore.client": "botocore:client"}),
+    "mcp": Library("2.3", 3, {"mcp.client.session": "mcp:client", "mcp.server.runner": "mcp:server"}),
+    "openai-agents": Library(
+        "0.24",
+        1,
+        {
+            "agents.run": "openai_agents:runs",
+            "agents.run_internal.tool_execution": "openai_agents:invocations",
+            "agents.tracing.spans": "openai_agents:spans",
+            "agents.tracing.traces": "openai_agents:traces",
+        },
+    ),
+    "pydantic-ai-slim": Library(
+        "2.68",
+        3,
+        {
+            "pydantic_ai.agent": "pydantic_ai:agents",
+            "pydantic_ai.tool_manager": "pydantic_ai:tools",
+            "pydantic_ai.capabilities.combined": "pydantic_ai:outputs",
+            "pydantic_ai._agent_graph": "pydantic_ai:models",
+            "pydantic_ai.models._continuation": "pydantic_ai:streams",
+        },
+    ),
+    "crewai": Library(
+        "1.15",
+        2,
+        {
+            "crewai.events.event_bus": "crewai:events",
+            "crewai.crew": "crewai:crews",
+            "crewai.flow.runtime": "crewai:flows",
+            "crewai.agent.core": "crewai:agents",
+            "crewai.llms.base_llm": "crewai:models",
+            "crewai.tools.base_tool": "crewai:tools",
+            "crewai.tools.structured_tool": "crewai:tools",
+        },
+    ),
+    "langchain-core": Library(
+        "1.7", 2, {"langchain_core.tracers.context": "langchain:callbacks", "langchain_core.tools.base": "langchain:tools"}
+    ),
+    "langgraph": Library("1.2", 2, {"langgraph.pregel.main": "langchain:graphs"}),
+    "google-adk": Library(
+        "2.13",
+        3,
+        {
+            "google.adk.runners": "adk:runs",
+            "google.adk.agents.base_agent": "adk:agents",
+            "google.adk.plugins.plugin_manager": "adk:tools",
+            "google.adk.flows.llm_flows.tools._caller": "adk:calls",
+            "google.adk.flows.llm_flows.tools._error_handler": "adk:cancelled",
+            "google.adk.flows.llm_flows.base_llm_flow": "adk:models",
+        },
+    ),
+    "claude-agent-sdk": Library(
+        "0.2",
+        1,
+        {"claude_agent_sdk._internal.query": "claude_agent_sdk:queries", "claude_agent_sdk.client": "claude_agent_sdk:clients"},
+    ),
+}
+"""By name of the package as it is installed."""
+_PACKAGES: Final = {module: package for package, library in LIBRARIES.items() for module in library.modules}
+"""By module that is hooked."""
+START: Final = str(Path(__file__).with_name("start"))
+"""The folder for PYTHONPATH that has each Python call `instrument` where OPTREE_AUTO is set."""
+
+
+_Hooks = Callable[[ModuleType, Callable[[], bool]], list[tuple[Any, str, Any]]]
+
+
+class _Finder:
+    """Hooks modules as they are imported; at the head of `sys.meta_path`."""
+
+    def __init__(self) -> None:
+        self._finding: set[str] = set()
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Find a module as the others do, and have it hooked when it has been executed."""
+        if name not in _PACKAGES or name not in _wanted or name in self._finding:
+            return None
+        try:
+            self._finding.add(name)
+            found: ModuleSpec | None = next(
+                (spec for finder in list(sys.meta_path) if (spec := _spec(finder, name, path, target)) is not None), None
+            )
+        finally:
+            self._finding.discard(name)
+        if found is not None and found.loader is not None:
+            found.loader = _Loader(found.loader)  # type: ignore[assignment]
+        return found
+
+
+def _spec(finder: Any, name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
+    find = getattr(finder, "find_spec", None)
+    return None if find is None or finder is FINDER else find(name, path, target)
+
+
+class _Loader:
+    """Another loader, which hooks the module at last."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)  # type: ignore[no-any-return]
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None:
+            module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        _hook(module.__name__, module)
+
+
+FINDER: Final = _Finder()
+"""Hooks what is imported from now on, once `instrument` was called."""
+_lock = new_rlock()
+_wanted: set[str] = set()
+_hooked: dict[str, list[tuple[Any, str, Any, Any]]] = {}
+"""By module: owner, name, what stood there, and what stands there now."""
+
+
+def instrument(only: Sequence[str] | None = None, *, exclude: Sequence[str] = ()) -> list[str]:
+    """Record the calls of models that this program makes from now on, by clients made before too. A second call adds nothing.
+
+    Args:
+        only: Names of packages to hook; by default all that are known.
+        exclude: Names of packages to leave alone.
+
+    Returns:
+        The modules that are hooked by now; others are when they are imported.
+    """
+    try:
+        return _instrument(only, exclude)
+    except RecursionError:
+        FAULTS.stack += 1
+    except Exception as error:  # noqa: BLE001 - the program goes on, recorded or not
+        fault(error)
+    return []
+
+
+def _instrument(only: Sequence[str] | None, exclude: Sequence[str]) -> list[str]:
+    with _lock:
+        chosen = {name for name, package in _PACKAGES.items() if (only is None or package in only) and package not in exclude}
+        _wanted.update(chosen)
+        if FINDER not in sys.meta_path:
+            sys.meta_path.insert(0, FINDER)
+    for name in sorted(chosen):
+        if name in sys.modules:
+            try:
+                _hook(name, importlib.import_module(name))  # which waits for another thread that is importing it
+            except ImportError as error:  # it is taken out, or cannot be imported
+                pass_on(error)
+                continue
+    return sorted(_hooked)
+
+
+@guarded
+def uninstrument() -> None:
+    """Take the hooks out again; calls that are under way are recorded to their end."""
+    with _lock:
+        _wanted.clear()
+        if FINDER in sys.meta_path:
+            sys.meta_path.remove(FINDER)
+        for made in _hooked.values():
+            _take_out(made)
+        _hooked.clear()
+
+
+def _take_out(made: list[tuple[Any, str, Any, Any]]) -> None:
+    for owner, name, before, now in made:
+        if own_members(owner).get(name) is now:  # else somebody has hooked it after us
+            setattr(owner, name, before)
+
+
+def _is_on(name: str) -> bool:
+    """Tell whether a module's hooks do anything: one that another library has taken hold of cannot be taken out."""
+    return name in _wanted
+
+
+def _hook(name: str, module: ModuleType) -> None:
+    with _lock:
+        known = _hooked.get(name, [])
+        is_there = [
+            getattr(module, owner.__name__, None) is owner and own_members(owner).get(attribute) is now
+            for owner, attribute, _, now in known
+        ]
+        if name not in _wanted or (known and all(is_there)):
+            return
+        try:
+            where, _, function = LIBRARIES[_PACKAGES[name]].modules[name].partition(":")
+            hooks_of: _Hooks = getattr(importlib.import_module(f"optree._capture.{where}"), function)
+            _take_out(known)  # what is there of it: all that is not was taken by others, or an interrupt left it half done
+            is_on = functools.partial(_is_on, name)
+            made = [(owner, attribute, own_members(owner)[attribute], now) for owner, attribute, now in hooks_of(module, is_on)]
+        except Exception as error:  # noqa: BLE001 - another release of it, or it is half imported: the program goes on without
+            fault(error)
+            return
+        _hooked[name] = made  # first: whatever is there of it can be taken out
+        for owner, attribute, _before, now in made:
+            setattr(owner, attribute, now)
+        _warn(_PACKAGES[name])
+
+
+def _warn(package: str) -> None:
+    """Say that a release is newer than those that were tried."""
+    release, tried = release_of(package), LIBRARIES[package].tried
+    if compared(package, release) == "newer":
+        RUNTIME.problems.report(f"{package} {release} is newer than what optree was tried with ({tried}): calls may not be recorded whole")
+
+
+def compared(package: str, release: str | None) -> Literal["older", "newer"] | None:
+    """Tell whether a release is older or newer than those that were tried, by its first number."""
+    tried, too_new, _ = LIBRARIES[package]
+    first = (release or "").partition(".")[0]
+    if not first.isdecimal():
+        return None
+    return "newer" if int(first) >= too_new else "older" if int(first) < int(tried.partition(".")[0]) else None
+
+
+def release_of(package: str) -> str | None:
+    """Return which release of a package is installed; None without one."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+if os.environ.get("OPTREE_REPLAY"):
+    importlib.import_module("optree._capture.replay")  # tools that are called get what was recorded, whatever else is imported

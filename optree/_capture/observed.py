@@ -1,0 +1,266 @@
+"""A call of a model, as it is under way: the op that it is, the attempts that a client makes at it, and what its answer becomes in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar, Token
+from typing import Any, Final
+from weakref import ref
+
+from optree import _usage as usage
+from optree._answers import Piece, model_of, provider_of, whole
+from optree._builder import Op
+from optree._builder.handles import account_late, respond_at_end, tried_again
+from optree._builder.outcome import outcome
+from optree._capture.program import PROGRAM
+from optree._capture.refusals import Refusal
+from optree._interrupts import suppress
+from optree._nodes import USAGE_AT_START, AccountingEntry, Status, is_placeholder
+from optree._tracing.budgets import CarriedRefusal
+from optree._tracing.failures import ERROR_BODY, FailureClass, error_attributes
+from optree._tracing.faults import guarded
+from optree._tracing.results import ModelResult, is_known, name_model
+from optree._tracing.runtime import RUNTIME
+from optree._tracing.scopes import is_parents
+from optree._usage import SERVER_TOOLS, server_tools
+from optree.redaction import redact
+
+_FIGURES: Final = (
+    "usage", "usageMetadata", "usage_metadata", "timings", "meta", "prompt_eval_count", "eval_count", "service_tier"
+)  # fmt: skip
+"""Members of an answer that have figures of what it took, or say what these cost."""
+
+
+class ObservedCall:
+    """One call of a model: an op of its own, or the open one of the program's that it is made in. That it is forgotten ends it too."""
+
+    _finish: Callable[[Op, Status, str | None], None] | None = None
+
+    def __init__(self, op: Op, finish: Callable[[Op, Status, str | None], None] | None) -> None:
+        self.op = op
+        self._finish = finish
+        self._forked_at = RUNTIME.forked_at
+        self.attempts = 0
+        self._failed: AccountingEntry | None = None
+        """What the last attempt was accounted for by, if that failed."""
+        self.failure: FailureClass | None = None
+        """Why it failed; for an op of the program's it is the end of that which tells it."""
+        self.provider_error: dict[str, Any] = {}
+        """Attributes by which the op has what the provider said of that, likewise."""
+        self.is_answered = False
+        """True once a model has begun to answer: what comes after that is another call."""
+        self.is_under_way = False
+        """True while an attempt is: what comes meanwhile is another call, as of a guard or of a task beside."""
+        self.is_refused = False
+        """True once an attempt was: its status is the op's, until another comes."""
+
+    @property
+    def is_own(self) -> bool:
+        """True if the op was begun here."""
+        return self._finish is not None
+
+    @property
+    def is_inherited(self) -> bool:
+        """True if it is another process's: this one was forked since."""
+        return self._forked_at != RUNTIME.forked_at
+
+    @property
+    def is_open(self) -> bool:
+        """True if another attempt belongs to it."""
+        return not self.is_answered and not self.is_under_way and not self.is_inherited and self.op.bare.ended_at is None
+
+    def begins(self) -> None:
+        """Take that an attempt begins; one that failed before it was no call of its own."""
+        self.attempts += 1
+        self.is_under_way = True
+        entry, self._failed = self._failed, None
+        self.fails(None, None)
+        if entry is not None and entry.status == "failed":
+            tried_again(self.op, entry)
+
+    def fails(self, failure: FailureClass | None, refusal: Refusal | None) -> None:
+        """Take why it failed, and what the provider said of it."""
+        self.failure = failure
+        self.provider_error = {} if refusal is None else refusal.attributes
+
+    @property
+    def _why(self) -> dict[str, Any]:
+        return error_attributes(self.failure) | self.provider_error
+
+    def attempt_failed(self, number: int, why: str, latency: float, *, is_free: bool) -> None:
+        """Record that the attempt of this *number* brought no answer; one *is free* that the provider refused."""
+        is_last = number == self.attempts
+        self.is_under_way = self.is_under_way and not is_last
+        details = {name: value for name, value in self._why.items() if name != ERROR_BODY}
+        self.op.log(f"attempt {number} failed: {why}", "WRN", details=(is_last and details) or None)
+        self.op.account(status="failed", latency=latency, cost_usd=0.0 if is_free else None)
+        entry = next(iter(self.op.bare.accounting[-1:]), None)
+        if is_last:
+            self._failed = entry
+        elif entry is not None and entry.status == "failed":
+            tried_again(self.op, entry)
+
+    def end(self, status: Status, error: str | None) -> None:
+        """End the op, if it is ours, and with the last one the turn of a program that begins none."""
+        try:
+            self.end_op(status, error)
+        finally:
+            self.ended()
+
+    def end_op(self, status: Status, error: str | None) -> None:
+        """End the op, if it is ours; in a forked child it is the parent's to end. Then `ended` is to be called."""
+        if self._finish is None or self.is_inherited:
+            return
+        if status == "failed" and (why := self._why):
+            self.op.builder.set_op(self.op, **why)
+        try:
+            self._finish(self.op, status, error)
+        except BaseException:  # an interrupt: what is begun is done whole
+            self._finish(self.op, status, error)
+            raise
+
+    def ended(self) -> None:
+        """Take that the op may have ended."""
+        if self._finish is not None and self.op.bare.ended_at is not None and not self.is_inherited:
+            PROGRAM.answered(self.op)
+
+    def __del__(self) -> None:
+        if self.is_own and self.op.bare.ended_at is None:
+            _end(self, GeneratorExit())
+
+
+class AnswerOverWire(ModelResult):
+    """An answer as it comes over the wire."""
+
+    __slots__ = ()
+    decoded = True
+
+    def returned(self, value: Any) -> None:
+        """Take an answer that is whole."""
+        answer = whole(value, decoded=True) if self._assembly is None else None
+        if answer is None:
+            super().returned(value)
+        else:
+            self._answered(answer, provider_of(value, answer))
+
+    def failed(self, value: Any) -> None:
+        """Take an answer that is an error; it may tell what it took."""
+        if (answer := whole(value, decoded=True)) is not None:
+            self._answered(answer, provider_of(value, answer), "failed")
+
+    def _record(self, value: Any) -> None:
+        respond_at_end(self._op, value)  # which follows
+
+    def _answered(self, answer: dict[str, Any], provider: str | None, status: Status = "ok") -> None:
+        if self._op.bare.ended_at is None:
+            super()._answered(answer, provider, status)
+            return
+        figures = usage.read(answer)  # the program reads a stream behind its op's end
+        if is_known(figures):
+            account_late(self._op, figures, failed=status != "ok")
+        elif status == "ok" and all(is_placeholder(entry.id) for entry in self._op.bare.accounting):
+            self._account(answer, provider, status)
+        if self._op.spending is not None:
+            self._op.spending.commit(self._op)
+        if status == "ok" and (self._op.bare.response is None or self._op.bare.response.partial):
+            self._op.response(answer)
+
+
+class JoinedAnswer(AnswerOverWire):
+    """An answer to an op of the program's, which may record it itself. What the program does not say is recorded at the op's end."""
+
+    __slots__ = ()
+
+    def _record(self, value: Any) -> None:
+        self._op.response(value)
+
+    def _came(self, piece: Piece) -> None:
+        """Show nothing before the end: the program may stream it."""
+
+    def _account(self, answer: dict[str, Any], provider: str | None, status: Status = "ok") -> None:
+        if self._op.bare.ended_at is not None or is_parents(self._op.builder.core, self._op.bare):  # then no end of it here takes this
+            super()._account(answer, provider, status)
+            return
+        name_model(self._op, model_of(answer), provider)
+        told: dict[str, Any] = {name: answer[name] for name in _FIGURES if name in answer}
+        if tools := server_tools(answer):
+            told[SERVER_TOOLS] = tools
+        self._op.builder.set_op(self._op, **{USAGE_AT_START: told})
+
+
+class ClientCall:
+    """A call of a client's own, in which it may send several times: the attempts of one op. It lasts as long as this lives, at most."""
+
+    __slots__ = ("__weakref__", "_token", "call")
+
+    def __init__(self) -> None:
+        self.call: ObservedCall | None = None
+        self._token: Token[ref[ClientCall] | None] | None = None
+
+    def begin(self) -> None:
+        """Be the call that is under way here."""
+        self._token = _client.set(ref(self))
+
+    def returned(self, value: object) -> None:  # noqa: ARG002 - what it is made of was seen on the wire
+        """Take that the client is done."""
+        self._leave(None)
+
+    def raised(self, error: BaseException) -> None:
+        """End the call, if no answer came; raise the refusal of a budget as it was."""
+        self._leave(error)
+        if isinstance(error, CarriedRefusal):
+            raise error.args[0] from None
+
+    def _leave(self, error: BaseException | None) -> None:
+        token, self._token = self._token, None
+        if token is not None:
+            with suppress(ValueError):  # a coroutine that is closed elsewhere
+                _client.reset(token)
+        call = self.call
+        if call is not None and call.is_own and call.is_open:
+            _end(call, error)
+
+
+@contextmanager
+def one_client_call() -> Generator[None]:
+    """Make all that is sent in the block attempts of one op."""
+    client = ClientCall()
+    try:
+        client.begin()
+        yield
+        client.returned(None)
+    except BaseException as error:
+        client.raised(error)
+        raise
+
+
+@guarded
+def _end(call: ObservedCall, error: BaseException | None) -> None:
+    call.end(*ended_by(error))
+
+
+def ended_by(error: BaseException | None) -> tuple[Status, str | None]:
+    """Return how a call ended, without credentials: clients' exceptions name whole addresses."""
+    status, said = outcome(error)
+    return status, None if said is None else redact(said)
+
+
+_client: ContextVar[ref[ClientCall] | None] = ContextVar("optree_client", default=None)
+
+
+class ToldCall:
+    """A call of a model that a framework has told of."""
+
+    is_seen = False
+    """True once it has come by here."""
+
+
+TOLD: ContextVar[ToldCall | None] = ContextVar("optree_told_call", default=None)
+"""The one that is under way, if any."""
+
+
+def client_call() -> ClientCall | None:
+    """Return the call of a client that is under way here."""
+    found = _client.get()
+    return None if found is None else found()

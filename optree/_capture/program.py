@@ -1,0 +1,219 @@
+"""The session of a program that begins none itself: its turns are found by what its calls of models say."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Collection, Generator
+from contextlib import contextmanager
+from pathlib import PurePath
+from typing import Any, Final
+from weakref import ref
+
+from optree._builder import Op, Turn
+from optree._builder.outcome import outcome
+from optree._capture.requests import Asked
+from optree._interrupts import new_rlock
+from optree._messages import TextPart, ToolCallPart, ToolResultPart, answers, message
+from optree._tracing.budgets import common, outside
+from optree._tracing.context import ABANDONED, Scope, ingress
+from optree._tracing.faults import guarded
+from optree._tracing.handles import Session
+from optree._tracing.holding import abandon_turn, clear_frames
+from optree._tracing.propagate import remote
+from optree._tracing.runtime import RUNTIME
+from optree._tracing.scopes import OpScope
+from optree._values import decode
+
+_MOST_WAITING: Final = 10_000
+_MOST_OPEN: Final = 256
+"""Turns whose last answer asked for tools."""
+
+
+class _Opened:
+    """Lives as long as the session is known that was opened with it: one whose begin was interrupted is ended."""
+
+
+class Program:
+    """One session for all calls that are made outside of one, until the program ends.
+
+    A turn is what the user asked and all calls to answer it: one that sends results of tools belongs to the turn whose answer asked for
+    them; any other begins a turn, which ends with the first answer that asks for no tool.
+    """
+
+    def __init__(self) -> None:
+        self._lock = new_rlock()
+        self._session: Session | None = None
+        self._turns: dict[str, Turn] = {}
+        """Those that are open, by path."""
+        self._waiting: dict[str, Turn] = {}
+        """By the id of a tool call that an answer asked for."""
+        self._opened: _Opened | None = None
+
+    def here(self) -> Scope | None:
+        """Return the session that was begun last for calls outside of one."""
+        session = self._session
+        return None if session is None else Scope(session)
+
+    def begin(self, scope: OpScope, asked: Asked) -> Scope:
+        """Begin the op of a call that is made outside of all sessions.
+
+        It stands where another process had this one begin, else in the only session that is open, else in this one.
+        """
+        with self._lock:
+            return scope.begin(remote() or self._place_within_budget(asked))
+
+    def place_of_tool(self) -> Scope:
+        """Return where a tool's call belongs that is made outside of all sessions: in the last turn whose answer asked for tools."""
+        with self._lock:
+            if (elsewhere := remote()) is not None:
+                return elsewhere
+            session = RUNTIME.only_session() or self._open()
+            turn = next(reversed(self._turns.values()), None) if session is self._session else None
+            return Scope(session, turn, budget=outside() or common())
+
+    def _place_within_budget(self, asked: Asked) -> Scope:
+        """Return where a call belongs; raises `BudgetExceeded` before a turn is begun for one that cannot be made."""
+        budget = outside() or common()
+        if budget is not None:
+            budget.check(None)
+        where = self._place(asked)
+        where.budget = budget
+        return where
+
+    def end_unused(self) -> None:
+        """End the turns that an interrupt has left without a call."""
+        with self._lock:
+            for path, turn in list(self._turns.items()):
+                if not turn.node.ops or turn.node.ops[-1].status == "cancelled":
+                    turn.end(*ABANDONED)
+                    self._turns.pop(path, None)
+
+    def _place(self, asked: Asked) -> Scope:
+        """Return where a call belongs, with a turn for what the user asked."""
+        with self._lock:
+            session = RUNTIME.only_session()
+            if session is None:
+                session = self._open()
+            if session is not self._session:
+                return Scope(session)
+            results, question = asked_last(asked.messages or [])
+            turn = next((self._waiting.pop(name) for name in results if name in self._waiting), None)
+            if turn is None and results and self._turns:  # tool calls without ids
+                latest = [*reversed(self._turns.values())]
+                turn = next((one for one in latest if (one.node.prompts or {}).get("user") == question), latest[0])
+            if turn is None or turn.node.ended_at is not None:
+                turn = None
+                try:
+                    turn = session.builder.begin_turn(user=question)
+                    self._turns[turn.path] = turn
+                except BaseException:  # an interrupt
+                    if turn is None:
+                        clear_frames()
+                        abandon_turn(session.builder)
+                    else:
+                        turn.end(*ABANDONED)
+                    raise
+                while len(self._turns) > _MOST_OPEN:  # whose tools' results never came
+                    self._turns.pop(next(iter(self._turns))).end()
+            return Scope(session, turn)
+
+    def answered(self, op: Op) -> None:
+        """Take that an op has ended: with it ends its turn, unless the answer asks for tools."""
+        turn = self._turns.get(op.turn.path)
+        if turn is None or turn is not op.turn:
+            return
+        response = op.bare.response
+        asks = [] if response is None else _asked_for(decode(response.payload))
+        with self._lock:
+            for name in filter(None, asks):
+                self._waiting[name] = turn
+            while len(self._waiting) > _MOST_WAITING:
+                del self._waiting[next(iter(self._waiting))]
+            if not asks:
+                turn.end(op.bare.status or "ok", op.bare.error)
+                self._turns.pop(turn.path, None)
+
+    def _open(self) -> Session:
+        session = self._session
+        if session is None or self._opened is None or session.txn not in RUNTIME.sessions:
+            atexit.unregister(self._end_at_exit)
+            atexit.register(self._end_at_exit, os.getpid())
+            self._opened, opened = None, _Opened()
+            session = RUNTIME.open_root(program_name(), {"ingress": ingress()}, ref(opened))
+            self._session, self._turns, self._waiting = session, {}, {}
+            self._opened = opened  # last: without it the next begin ends the session
+        return session
+
+    def _end_at_exit(self, pid: int) -> None:
+        """End the session with the program; in a child that was forked from it, nothing."""
+        if os.getpid() == pid:
+            self.end(getattr(sys, "last_exc", None) or getattr(sys, "last_value", None))
+
+    @contextmanager
+    def apart(self) -> Generator[None, None, None]:
+        """Have calls in the block in a session of their own, which ends with it; what was begun before goes on behind it."""
+        before = self._session, self._turns, self._waiting, self._opened
+        self._session, self._turns, self._waiting, self._opened = None, {}, {}, None
+        raised: BaseException | None = None
+        try:
+            yield
+        except BaseException as error:
+            raised = error
+            raise
+        finally:
+            self.end(raised)
+            self._session, self._turns, self._waiting, self._opened = before
+
+    @guarded
+    def end(self, raised: BaseException | None, of: Collection[Session] | None = None) -> None:
+        """End the session, if there is one, and it is one *of* these."""
+        session = self._session
+        if session is None or session.txn not in RUNTIME.sessions or (of is not None and session not in of):
+            return
+        status, error = outcome(raised)
+        for turn in list(self._turns.values()):
+            turn.end(status, error)
+        session.builder.end_session(status, error)
+        RUNTIME.close_root(session.txn)
+
+
+def asked_last(messages: list[Any]) -> tuple[list[str], str | None]:
+    """Return the ids of the tool results that are behind the last answer, and what the user said last."""
+    results: list[str] = []
+    said: list[str] = []
+    is_behind = True
+    for sent in reversed(messages):
+        found = message(sent)
+        is_behind = is_behind and found.role != "assistant"
+        if is_behind:
+            results += [part.id or "" for part in found.parts if isinstance(part, ToolResultPart)]
+        if found.role == "user":
+            said = [part.text for part in found.parts if isinstance(part, TextPart)]
+            if said:
+                break
+    return results, "\n".join(said) or None
+
+
+def _asked_for(response: Any) -> list[str]:
+    """Return the ids of the tool calls in a response."""
+    return [
+        part.id or ""
+        for answer in answers(response)
+        for said in answer.messages
+        for part in message(said, "assistant").parts
+        if isinstance(part, ToolCallPart)
+    ]
+
+
+def program_name() -> str:
+    """Return what the program is called: its script, or the package that is run by `-m`."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if spec is not None and spec.name:
+        return str(spec.name).removesuffix(".__main__")
+    name = PurePath(sys.argv[0]).stem if sys.argv else ""
+    return name if name and name != "-c" else "python"
+
+
+PROGRAM: Final = Program()

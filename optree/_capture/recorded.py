@@ -1,0 +1,240 @@
+"""The calls of a recorded session that can be answered again: what they ask, where they stand in the tree, and what they ended with."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+from msgspec import UNSET
+
+from optree._builder import Op
+from optree._console import resolved
+from optree._interrupts import pass_on
+from optree._nodes import OperationNode, Payload, Pool, TurnNode
+from optree._tracing.failures import ERROR_BODY
+from optree._tracing.recorded import RESULT_TYPE, Recorded
+from optree._tree import Tree
+from optree._tree.path import Path
+from optree._tree.walk import walk_ops
+from optree._values import decode, is_list, is_object, restored, truncated
+from optree.errors import OptreeError
+from optree.redaction import REDACTED, redact
+
+EVENT, EVENT_KEY = "event", "event.key"
+"""Members of a log line's details: the type of an event of a websocket that was refused, and what tells it from others."""
+_NO_KEY: Final = ("event_id", "previous_item_id", "item_id")
+"""Members of an event that are others each time."""
+_SHOWN: Final = 80
+_ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
+_Place = tuple[str, ...]
+
+
+class RecordedCall:
+    """A call of a model or a tool that was recorded."""
+
+    def __init__(self, node: OperationNode, request: Any, place: _Place = (), inside: Sequence[str] = ()) -> None:
+        self.node, self.request, self.key = node, request, _key(request)
+        self.place = place
+        """The agents, turns and ops that it was made in, from the root on."""
+        self.inside = inside
+        """Paths of the calls that were made within it."""
+
+    @cached_property
+    def redacted_key(self) -> str:
+        """The key of the request without credentials."""
+        return _key(redact(_said(self.request)))
+
+
+class RecordedSession:
+    """The recorded calls that a replay answers."""
+
+    def __init__(self, tree: Tree, at: str | None, *, tools: bool) -> None:
+        ops = sorted((op for _, _, op in walk_ops(tree.session)), key=lambda op: op.started_at)
+        places, inside = _places(tree), _inside(tree)
+        self.around: frozenset[str] = frozenset()
+        """Paths of the ops around the fork point."""
+        if at is not None:
+            end = Path.parse(at).parts
+            first = next((place for place, op in enumerate(ops) if Path.parse(op.path).parts[: len(end)] == end), None)
+            if first is None:
+                txn = tree.session.origin_txn_id
+                raise OptreeError(f"session {txn} has no op {at}: optree tree {txn} shows the paths")
+            self.around = frozenset(path for path, within in inside.items() if ops[first].path in within)
+            ops = ops[:first]
+        asked = [op for op in ops if op.request is not None and (op.kind == "llm" or (op.kind == "tool" and tools))]
+        calls = [RecordedCall(op, request_of(op, tree.pool), places[op.path], inside.get(op.path, ())) for op in asked]
+        self.models = [call for call in calls if call.node.kind == "llm"]
+        self.tools = [call for call in calls if call.node.kind == "tool"]
+        self.without_arguments = frozenset(op.name for op in ops if op.kind == "tool" and op.request is None)
+        """Names of tools of which calls were recorded without what they were called with."""
+        self.event_errors: dict[str, list[dict[str, Any]]] = {}
+        """The errors of events that ask for no response, in their order, by what tells the event."""
+        for details in (decode(line.details) for op in ops for line in op.logs if line.details is not UNSET):
+            if is_object(details) and isinstance(key := details.get(EVENT_KEY), str) and is_object(error := details.get(ERROR_BODY)):
+                self.event_errors.setdefault(key, []).append(error)
+
+
+def key_of_event(event: dict[str, Any]) -> str:
+    """Return what is the same for events of a websocket that say the same."""
+    told = {name: value for name, value in event.items() if name not in _NO_KEY}
+    if is_object(item := told.get("item")):
+        told["item"] = {name: value for name, value in item.items() if name != "id"}
+    return hashlib.sha256(_key(told).encode()).hexdigest()[:16]
+
+
+def request_of(node: OperationNode, pool: Pool) -> Any:
+    """Return what a call asks, of which model or tool."""
+    asked: Any = resolved(node.request.payload, pool) if node.request is not None else {}
+    if node.kind == "tool":
+        return {"tool": node.name, "arguments": _without_addresses(asked)}
+    return {"model": node.attributes.get("model")} | asked if is_object(asked) else asked
+
+
+def why_unusable(node: OperationNode) -> str:
+    """Say why a recorded answer cannot be given again."""
+    if node.response is not None and node.response.truncated and not node.response.partial:
+        return f"the answer at {node.path} was too long to be recorded whole"
+    return f"the call at {node.path} was broken off when it was recorded"
+
+
+class Lost(NamedTuple):
+    """Why a recorded result cannot be given, and whether the tool runs then."""
+
+    why: str
+    runs: bool = False
+
+
+def result_of(node: OperationNode, *, is_stream: bool) -> Recorded | Lost:
+    """Return what a recorded call of a tool ended with."""
+    response, known = node.response, node.attributes
+    error = (node.error or "RuntimeError") if node.status == "failed" else None
+    if (name := known.get(RESULT_TYPE)) is not None:
+        return Lost(f"the result at {node.path} cannot be made again of what was recorded: it is, or has, a {name}", runs=True)
+    is_whole = response is None or not response.partial or (is_stream and error is not None)
+    if node.status not in ("ok", "failed") or not is_whole:
+        return Lost(f"the call at {node.path} was broken off when it was recorded")
+    if response is None:
+        was_not = Lost(f"the result at {node.path} was not recorded", runs=True)
+        return was_not if error is None else Recorded(None, error, has_value=False, attributes=known)
+    if (why := _lost_in(response, is_stream=is_stream)) is not None:
+        return Lost(f"the result at {node.path} {why}")
+    try:
+        return Recorded(restored(decode(response.payload)), error, attributes=known)
+    except (ValueError, RecursionError) as flaw:
+        pass_on(flaw)
+    return Lost(f"the result at {node.path} is no JSON, and cannot be made again of what was recorded", runs=True)
+
+
+def _lost_in(response: Payload, *, is_stream: bool) -> str | None:
+    """Say of which result only a part was recorded."""
+    data, value = bytes(response.payload), decode(response.payload) if is_stream else None
+    if response.truncated or b'{"$more":' in data or (is_object(value) and value.keys() == {"items", "more"}):
+        return "was too long to be recorded whole"
+    return "has had a credential in it, which was not recorded" if REDACTED.encode() in data else None
+
+
+def found_in(calls: list[RecordedCall], request: Any, place: _Place | None = None) -> RecordedCall | None:
+    """Return the first call that is the same, at that place if one is, else anywhere; else one that is the same but for credentials."""
+    key = _key(request)
+    same = [one for one in calls if one.key == key]
+    if not same:  # a file that was exported has none
+        key = _key(redact(_said(request)))
+        same = [one for one in calls if one.redacted_key == key]
+    return next((one for one in same if one.place == place), same[0] if same else None)
+
+
+def _inside(tree: Tree) -> dict[str, list[str]]:
+    """Return the paths of the calls that were made within each op."""
+    ops = {op.path: op for _, _, op in walk_ops(tree.session)}
+    agents = {op.path: session.path for session, _, op in walk_ops(tree.session)}
+    found: dict[str, list[str]] = {}
+    for path, op in ops.items():
+        if op.kind not in ("llm", "tool") or op.request is None:
+            continue
+        above = op.parent_op or agents[path]
+        while above in ops:
+            found.setdefault(above, []).append(path)
+            above = ops[above].parent_op or agents[above]
+    return found
+
+
+def _places(tree: Tree) -> dict[str, _Place]:
+    """Return the place of each op: agents, turns and ops from the root on, by what they are and not by number."""
+    places: dict[str, _Place] = {}
+    within: dict[str, _Place] = {}
+    for session, turn, op in walk_ops(tree.session):
+        above = within.get(op.parent_op or "")
+        if above is None:
+            above = (*within.get(session.path, ()), session.agent_id, _said_in(turn))
+        places[op.path] = above
+        within[op.path] = (*above, _label(op, tree.pool))
+    return places
+
+
+def place_of(op: Op) -> _Place:
+    """Return the place of an op that is open, as `_places` does."""
+    found: list[str] = []
+    builder, turn, node = op.builder, op.turn.node, op.bare
+    while True:
+        while (above := node.parent_op) is not None and (parent := next((one for one in turn.ops if one.path == above), None)) is not None:
+            found.append(_label(node := parent, op.builder.core.pool))
+        found += [_said_in(turn), builder.node.agent_id]
+        path, above_all = builder.path, builder.parent
+        at = None if above_all is None else next(((one, it) for one in above_all.node.turns for it in one.ops if it.path == path), None)
+        if above_all is None or at is None:
+            return tuple(reversed(found))
+        builder, (turn, node) = above_all, at
+        found.append(_label(node, op.builder.core.pool))
+
+
+def _said_in(turn: TurnNode) -> str:
+    return (turn.prompts or {}).get("user") or ""
+
+
+def _label(op: OperationNode, pool: Pool) -> str:
+    return f"{op.kind} {op.name} {_key(request_of(op, pool)) if op.kind == 'tool' else ''}"
+
+
+def _without_addresses(value: Any) -> Any:
+    """Return arguments with what names objects as it is in each process."""
+    if is_list(value):
+        return [_without_addresses(one) for one in value]
+    if not is_object(value):
+        return value
+    if "$repr" in value and isinstance(value["$repr"], str):
+        return {**value, "$repr": _ADDRESS.sub("", value["$repr"])}
+    return {name: _without_addresses(one) for name, one in value.items()}
+
+
+def _key(request: Any) -> str:
+    """Return a request as text, the same for all that say the same: members that are null say nothing."""
+    return json.dumps(_said(request), sort_keys=True, default=str)
+
+
+def _said(value: Any) -> Any:
+    if is_object(value):
+        return {name: _said(one) for name, one in value.items() if one is not None}
+    return [_said(one) for one in value] if is_list(value) else value
+
+
+def first_difference(before: Any, now: Any, where: str = "") -> str:
+    """Say where two requests differ first."""
+    if is_object(before) and is_object(now):
+        for name in {**before, **now}:
+            if _key(before.get(name)) != _key(now.get(name)):
+                return first_difference(before.get(name), now.get(name), f"{where}.{name}" if where else name)
+    if is_list(before) and is_list(now):
+        for place, (one, other) in enumerate(zip(before, now, strict=False)):
+            if _key(one) != _key(other):
+                return first_difference(one, other, f"{where}[{place}]")
+        return f"{where} has {len(now)} items, not {len(before)}"
+    return f"{where or 'the request'} is {_short(now)}, not {_short(before)}"
+
+
+def _short(value: Any) -> str:
+    said = json.dumps(value, ensure_ascii=False, default=str)
+    return said if len(said) <= _SHOWN else truncated(said, _SHOWN, len(said))

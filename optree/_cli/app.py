@@ -1,0 +1,167 @@
+"""The commands together, and what becomes of their errors."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from errno import ENOSPC
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from optree import redaction
+from optree._cli.cost import cost
+from optree._cli.diff import diff, diff_context
+from optree._cli.export import export
+from optree._cli.exporters import formats
+from optree._cli.import_ import import_
+from optree._cli.instrument import instrument
+from optree._cli.ledger import ledger
+from optree._cli.load import load
+from optree._cli.logs import logs
+from optree._cli.ls import ls
+from optree._cli.messages import messages
+from optree._cli.replay import fork, replay
+from optree._cli.run import RunCommand, run
+from optree._cli.screen import OutputError, complain, flush
+from optree._cli.show import show
+from optree._cli.status import status
+from optree._cli.tree import tree
+from optree._tracing import health
+from optree._version import __version__
+from optree._visible import keep_going
+from optree.errors import BusyError, OptreeError, PathError, SetupError, StoreError
+
+OK, FAILED, USAGE, DAMAGED = 0, 1, 2, 3
+
+
+class Commands(TyperGroup):
+    """Turns errors into one line on stderr and an exit code; a reader that has gone away is no error."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command."""
+        try:
+            _refuse_settings_that_cannot_be()
+            result = super().invoke(ctx)
+            flush()
+        except BrokenPipeError:
+            _discard()
+            raise typer.Exit(OK) from None
+        except (OptreeError, OSError) as error:
+            raise _failed(error) from error
+        except typer.TyperException as error:
+            raise _misused(error) from error
+        except RecursionError as error:
+            complain("the session is nested too deeply for this; look at the upper part with: optree tree --depth N")
+            raise typer.Exit(DAMAGED) from error
+        return result
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        """Parse the command line."""
+        try:
+            return super().make_context(*args, **kwargs)
+        except BrokenPipeError:
+            _discard()
+            raise typer.Exit(OK) from None
+        except (OptreeError, OSError) as error:  # help and version are printed here
+            raise _failed(error) from error
+        except typer.TyperException as error:
+            raise _misused(error) from error
+
+
+def _refuse_settings_that_cannot_be() -> None:
+    """End the command if ``OPTREE_REDACT`` is not valid: it would show what its user wants hidden. A warning was written by now."""
+    if redaction.VARIABLE in os.environ and any(problem.startswith(redaction.VARIABLE) for problem in health()["problems"]):
+        raise typer.Exit(USAGE)
+
+
+def _failed(error: Exception) -> typer.Exit:
+    """Say what is wrong; returns the end of the command."""
+    if isinstance(error, OutputError) or _is_full(error):
+        _discard()
+    if isinstance(error, PermissionError) and error.filename:
+        complain(f"{error.filename} cannot be opened: you have no permission; change that, or name another place")
+    else:
+        complain(f"stdout cannot be written: {os.strerror(ENOSPC)}" if _is_full(error) else str(error))
+    return typer.Exit(exit_code(error))
+
+
+def _misused(error: typer.TyperException) -> typer.Exit:
+    """Say what is wrong with the command line, and where its help is; returns the end of the command."""
+    context: Any = getattr(error, "ctx", None)
+    message = " ".join(error.format_message().split()).rstrip(".").replace(": Value error, ", ": ")
+    if message:  # else help was shown: nothing was asked for
+        command = context.command_path if context is not None else "optree"
+        complain(f"{message[:1].lower()}{message[1:]} ({command} --help)")
+    return typer.Exit(error.exit_code)
+
+
+def _is_full(error: Exception) -> bool:
+    """Tell whether it is stdout that is full: for files the error is reported where they are written."""
+    return isinstance(error, OSError) and error.errno == ENOSPC
+
+
+def _discard() -> None:
+    """Let what is buffered for stdout go nowhere: the interpreter would try to write it once more at its end."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def exit_code(error: Exception) -> int:
+    """Return what the command line exits with for an error."""
+    if isinstance(error, (SetupError, PathError)):
+        return USAGE
+    unreadable = isinstance(error, StoreError | OSError) and not isinstance(error, BusyError) and not _is_full(error)
+    return DAMAGED if unreadable else FAILED
+
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 done · 1 the program or the question failed, or nothing was found · 2 wrong usage · 3 damaged or unreadable.",
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        from optree._speed import compiled
+
+        typer.echo(f"optree {__version__} ({'compiled' if compiled() else 'pure Python'})")
+        raise typer.Exit
+
+
+@app.callback()
+def _optree(
+    *,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,  # noqa: ARG001 - its callback does it
+) -> None:
+    """What an LLM agent does, as one live tree that survives a crash.
+
+    TXN is the name of a session, the beginning of it, [bold]last[/bold], or the path of a session file.
+    """
+    keep_going()
+
+
+app.command("run", cls=RunCommand, context_settings={"allow_interspersed_args": False})(run)
+app.command("load")(load)
+app.command("replay")(replay)
+app.command("fork")(fork)
+app.command("ls")(ls)
+app.command("tree")(tree)
+app.command("show")(show)
+app.command("logs")(logs)
+app.command("cost")(cost)
+app.command("ledger")(ledger)
+app.command("messages")(messages)
+app.command("diff")(diff)
+app.command("diff-context")(diff_context)
+app.command("status")(status)
+app.command("export")(export)
+app.command("import")(import_)
+app.command("formats")(formats)
+app.command("instrument")(instrument)

@@ -1,0 +1,142 @@
+"""Opening a session on disk: a new one, or one to go on with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import Any
+
+from optree import _records as r
+from optree._builder import SessionTreeBuilder, Taker
+from optree._builder.core import Core
+from optree._ids import new_txn
+from optree._interrupts import suppress
+from optree._store.descriptors import OPENING_SESSIONS
+from optree._store.interrupted import account_open, interrupt, open_nodes
+from optree._store.options import StoreOptions
+from optree._store.recovery import Loaded
+from optree._store.session_store import SessionStore
+from optree._syscalls import calls
+from optree._tree import apply
+
+RUN_FILE = "OPTREE_RUN_FILE"
+"""The environment variable with the file where a program that `optree run` started notes its root sessions, a txn a line.
+
+Behind a txn stands, in a line of its own, how many of its records are lost.
+"""
+
+_LATER = 0.001
+"""Milliseconds: a resume is later than all ends and resumes before it."""
+
+
+def note_begun(txn: str) -> None:
+    """Note a root session where `optree run` will look for what its program recorded; never raises."""
+    _note(txn)
+
+
+def note_lost(txn: str, records: int) -> None:
+    """Note there how many records of a session are lost, if any are; never raises."""
+    if records:
+        _note(f"{txn} {records}")
+
+
+def _note(line: str) -> None:
+    if path := os.environ.get(RUN_FILE):
+        with suppress(OSError, ValueError):  # `optree run` has ended, and its file is gone
+            fd = calls.open_file(path, os.O_WRONLY | os.O_APPEND)
+            try:
+                os.write(fd, b"%b\n" % line.encode())
+            finally:
+                os.close(fd)
+
+
+def open_session(
+    agent: str,
+    options: StoreOptions,
+    *,
+    txn: str | None = None,
+    attributes: Mapping[str, Any] | None = None,
+    takers: Sequence[Taker] = (),
+    later: bool = False,
+    unused: bool = False,
+    stores: MutableMapping[str, SessionStore] | None = None,
+) -> tuple[SessionTreeBuilder, SessionStore]:
+    """Begin a new root session on disk; *takers* receive its records beside the journal. A *txn* is *unused* if it was drawn for it.
+
+    The store is put into *stores* as soon as it has files: if this raises then, as by an interrupt, the caller discards it.
+    Raises `OSError` if its journal cannot be made (with *later* it is made once it can be), `BusyError` if the txn is in use.
+    """
+    store = SessionStore(txn or new_txn(), options, takers=takers, later=later, unused=unused or not txn, stores=stores)
+    try:
+        builder = SessionTreeBuilder(
+            agent,
+            txn=store.txn,
+            attributes=attributes,
+            stream=store.stream,
+            now=options.now,
+            cycles=options.cycles,
+            redacted=options.redacted,
+        )
+        store.attach(builder)
+    except BaseException:  # an interrupt
+        if stores is None:  # no other code knows of its files and threads
+            store.discard()
+        raise
+    return builder, store
+
+
+def resume_session(
+    txn: str, options: StoreOptions, *, stores: MutableMapping[str, SessionStore] | None = None
+) -> tuple[SessionTreeBuilder, SessionStore, Loaded]:
+    """Load a session and go on with it: what a crash left open is closed as `interrupted`, ids go on, the journal is a new one.
+
+    *stores* as of `open_session`. Raises `NotFoundError`, `BusyError` and what `load` raises.
+    """
+    store = SessionStore(options.directory.find(txn).txn, options, resume=True, stores=stores)
+    if (loaded := store.take_loaded()) is None:
+        raise RuntimeError("a store that resumes has loaded its session")
+    root = loaded.session
+    try:
+        core = Core(
+            store.txn,
+            store.stream,
+            now=options.now,
+            cycles=options.cycles,
+            redacted=options.redacted,
+            pool=loaded.tree.pool,
+            latest=max(root.ended_at or 0.0, *root.resumed_at, root.started_at),
+        )
+        builder = SessionTreeBuilder.over(core, loaded.session)
+        _close_interrupted(builder, core)
+        store.attach(builder)
+        store.snapshot()
+    except BaseException:  # an interrupt
+        if stores is None:  # no other code knows of its files and threads
+            store.discard()
+        raise
+    return builder, store, loaded
+
+
+def _close_interrupted(builder: SessionTreeBuilder, core: Core) -> None:
+    """End all open nodes as `interrupted`, each at the last time it was seen, and open the root session again."""
+    root = builder.node
+    stream = core.stream
+    held = stream.enter()
+    try:
+        alive = root.seen_at or 0.0
+        left = open_nodes(root)
+        for accounted in account_open(root, left, alive):
+            stream.put(accounted)
+        for node in left:
+            if node is not root:
+                stream.put(interrupt(node, alive))
+        before = [time + _LATER for time in (root.ended_at or 0.0, alive, *root.resumed_at)]
+        root.seen_at = None
+        record = r.SessionResume("", max(core.now_ms(), *before))  # this machine's clock may be behind
+        apply.resume_session(root, record)
+        stream.put(record)
+    finally:
+        stream.leave(held)
+
+
+OPENING_SESSIONS.extend((SessionStore.__init__.__code__, open_session.__code__, resume_session.__code__))

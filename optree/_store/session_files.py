@@ -1,0 +1,206 @@
+"""The files of a session that is written: its live directory, LOCK and this process's journal there, made, looked after and let go."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+
+from optree._builder import Stream
+from optree._interrupts import from_handler, if_free, new_rlock, pass_on, suppress
+from optree._store.directory import NotedProblems, checked, exists, owners_journals
+from optree._store.journal import Journal
+from optree._store.numbering import last_given
+from optree._store.options import StoreOptions
+from optree._store.ownership import Ownership, files_closed, files_opened, make_room
+from optree._store.reader import is_blank
+from optree._store.saving import sweep
+from optree._store.settle import leave, remove
+from optree._store.system import PASSING
+from optree.errors import BusyError
+
+_TRIES = 20
+"""A directory that is removed as its lock is taken is made again this often."""
+
+
+class SessionFiles(NotedProblems):
+    """The files of one session; what goes into a journal, and when a snapshot is written, `SessionStore` knows."""
+
+    journal: Journal
+    stream: Stream
+    ended = _closed = False  # the root session has ended; the store is closed
+    unwritable_reason = ""  # why no file could be made from the start, as long as that is so
+    _fresh = False  # True if the live directory was made for this session as it began: there is nothing in it to go on from
+    _covered, _begun = 0, 0  # numbers of the last record that the last snapshot has, that the last one that was begun has
+
+    def __init__(self, txn: str, options: StoreOptions, *, owner: bool, unused: bool, again: bool, later: bool) -> None:
+        """Make no file yet. Raises `SetupError` for a txn that is none, and for a live directory that is a link."""
+        super().__init__(checked(txn), options.directory)
+        self.process = os.getpid()
+        self.options, self.owner, self._os = options, owner, options.system
+        self._unused, self._later = unused, later or not owner
+        self.live = options.directory.live(txn) if owner else options.directory.live_to_write(txn)
+        self.again = again  # entries of the session may be in the ledger already
+        self._lock = Ownership(self.live, self._os)
+        self._seen = -1  # number of the journal's last record when `rest` was asked for last
+        self._guard, self._writing = new_rlock(), new_rlock()
+
+    @property
+    def unwritten(self) -> int:
+        """Records that are in no file at this moment."""
+        raise NotImplementedError
+
+    def _own_again(self) -> None:
+        """Own the session again, which was let go. Raises `OSError`."""
+        raise NotImplementedError
+
+    def _make_files(self) -> None:
+        """Make the directory and take its lock."""
+        try:
+            if not self._unused:
+                self.options.directory.live_to_write(self.txn)
+            taken = self._take_lock()
+        except OSError as error:
+            if not self._later or from_handler(error):
+                raise
+            self.unwritable_reason = "" if error.errno in PASSING else self.options.directory.why(error)
+            if not self.unwritable_reason:
+                self._problem("files", error)
+            return
+        if not taken:
+            raise BusyError(f"session {self.txn} is being written by another process: wait, or watch it (optree logs -f {self.txn})")
+        if not self._fresh:
+            sweep(self.live, self._os)
+
+    def _take_lock(self) -> bool:
+        """Make the directory and take its lock; of a session that goes on other processes may remove both meanwhile, as settled."""
+        for _ in range(_TRIES if self.again else 1):
+            try:
+                self._fresh = bool(self._os.make_directory(self.live)) and not self.again
+                if self._unused and not self._fresh:
+                    self.options.directory.live_to_write(self.txn)
+                return self._lock.take(fresh=self._fresh)
+            except FileNotFoundError as error:
+                pass_on(error)
+                if not self.again:
+                    raise
+        return False
+
+    def _unmake(self, error: BaseException) -> None:
+        """Remove the files and locks that were made, if any: the session cannot be begun."""
+        if (journal := getattr(self, "journal", None)) is not None:
+            journal.rest()
+        if self.owner and self.process == os.getpid() and not isinstance(error, BusyError):
+            with suppress(OSError):
+                taken = self._lock.fd >= 0 or self._lock.take(0.0)
+                if taken and not self.again:
+                    self._remove_unbegun()
+                elif taken:
+                    remove(self.live, [], self._os)
+        self._release_lock()
+
+    def _remove_unbegun(self, *own: Path) -> None:
+        """Remove journals without a record, and these, if that is possible."""
+        with suppress(OSError):
+            remove(self.live, [path for path in owners_journals(self.live) if path in own or is_blank(path, self._os)], self._os)
+
+    def _take_again(self) -> dict[str, int]:
+        """Take the lock of a session that was let go; returns what its snapshot has."""
+        try:
+            return self._lock.take_again(self.options.directory, self.txn, max(self.journal.tried, self._begun))
+        except BlockingIOError:
+            self._release_lock()
+            raise
+
+    def _release_lock(self) -> None:
+        with self._guard:  # two threads may come here
+            files_closed(self)
+            if self.process != os.getpid():  # the directory is the parent's
+                self._lock.forget()
+                return
+            if self._lock.rests:
+                self._lock.leave_keeper(self.journal.forced)
+            if self._lock.fd >= 0 or not self.owner:  # else it may be another's by now
+                leave(self.live, [self._lock.fd] if self._lock.fd >= 0 else [], self._os)
+            self._lock.fd = -1  # last: what an interrupt left open is closed when the store is discarded
+
+    def _beat(self) -> None:
+        if_free(self._guard, self._note)
+
+    def _note(self) -> None:
+        """Note in LOCK that this process lives, and what the disk has."""
+        refused = min(self.unwritten, self.journal.unsaid)
+        self._lock.beat(self.journal.last if refused else self.journal.forced, refused)
+
+    def _look_for_files(self, held: bool) -> None:
+        """Begin new files where those that are written were removed, their descriptors were closed, or another process owns the session."""
+        journal = self.journal
+        if held and journal.is_begun and (self._lock.is_held or not self.owner):
+            is_there = journal.is_there()
+            if is_there and self._is_owned():
+                self.current_problems.pop("files", None)
+            else:
+                self._renew_files(is_there)
+
+    def _is_owned(self) -> bool:
+        with self._guard:  # the thread that writes a snapshot may just open LOCK again
+            return not self.owner or self._lock.is_there()
+
+    def _renew_files(self, is_there: bool) -> None:
+        """Begin new files; *is_there*: the journal is where it was made.
+
+        The owner's snapshot has what they had (see `_tick`); what a process had written that joined is lost, and counted.
+        """
+        journal, snapshot = self.journal, self.options.directory.snapshot(self.txn, self.options.compression)
+        try:
+            still = (journal.fd < 0 or self._os.is_open(journal.fd)) and self._lock.is_open
+            gone = f"{missing} was removed" if (missing := self._lock.missing) else f"they were removed from {self.live}"
+            why = f"{gone if still else 'the program closed their descriptors'} while it runs; they are written anew"
+            self._problem("files", FileNotFoundError(why))
+            saved = max(last_given(self.live, {}, self._os, journal.ordinal), self._covered if exists(snapshot) else 0)
+            self._release_lock()
+            if is_there:
+                self._own_again()
+            else:
+                journal.renew(saved, f"files of session {self.txn}: {why}")
+        except OSError as error:
+            self._problem("files", error)
+            if self.owner and not self._lock.is_held and journal.is_begun:  # what is written without the lock another process may remove
+                journal.renew(journal.last, str(error), there=True)
+
+    def _opened_again(self, is_there: bool) -> None:
+        """Go on with the journal of a session that was idle, if its files are there and it is still this process's. Never raises."""
+        self._tried("files", partial(self._go_on, is_there))
+
+    def _go_on(self, is_there: bool) -> None:
+        if is_there and self._is_owned():
+            files_opened(self)
+            make_room()
+        else:
+            self._renew_files(is_there)
+
+    @property
+    def _is_idle(self) -> bool:
+        """Tell whether its files are closed, and have all that was recorded."""
+        return self._lock.rests and self.journal.fd < 0 and self.journal.whole
+
+    def rest(self, *, one: bool = False) -> bool:
+        """Close the files of a session that is idle, or waits to be saved, or *one* of them; what needs them opens them again.
+
+        False if something was recorded since this was asked last, or that cannot be now.
+        """
+        before, self._seen = self._seen, self.journal.last
+        may_rest = self.owner and before == self._seen and not (self._closed or self.unwritten)
+        return may_rest and bool(if_free(self._writing, partial(self.stream.alone, partial(self._rest, one=one))))
+
+    def _rest(self, held: bool, *, one: bool) -> bool:
+        journal = self.journal
+        with self._guard, suppress(OSError):
+            if held and journal.last == self._seen and journal.whole and self._lock.is_held:
+                was_open = journal.fd >= 0
+                if not journal.pause() or (one and was_open):  # first: a keeper that is to be made may need its descriptor
+                    return journal.fd < 0
+                if self._lock.fd < 0 or self._lock.rest(journal.forced):
+                    files_closed(self)
+                    return True
+        return False

@@ -1,0 +1,149 @@
+"""Where traced code is: the open session, turn and op, carried by a context variable."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from optree._builder import Op, Turn
+from optree._interrupts import suppress
+from optree._nodes import Status
+from optree._tracing.handles import Session
+
+Holder = Callable[[], Any]
+"""A weak reference to what a `with` statement holds of a scope as long as it lasts; see `holding`."""
+
+
+class Reservation(Protocol):
+    """What one call of a model takes from the budgets that it is within."""
+
+    def commit(self, op: Op) -> None:
+        """Count what its op has accounted for so far."""
+        ...
+
+
+class Allowance(Protocol):
+    """The budgets that hold somewhere: one, and those that it is within."""
+
+    def check(self, where: Scope | None) -> None:
+        """Raise `BudgetExceeded` if no call can be made."""
+        ...
+
+    def reserve(self, where: Scope) -> Reservation:
+        """Reserve what the call may take that is about to be made; raises `BudgetExceeded`."""
+        ...
+
+
+class Scope(Struct, eq=False):
+    """The innermost open session, the turn within it, and the op within that."""
+
+    session: Session
+    turn: Turn | None = None
+    op: Op | None = None
+    before: Scope | None = None
+    """The scope that it replaced."""
+    holder: Holder | None = None
+    """Of a scope whose `with` statement is not left in order yet."""
+    finish: Callable[[Any, Status, str | None], None] | None = None
+    """Ends its node."""
+    piece: Scope | None = None
+    """The scope of the generator that this one is in; its `with` statement lasts from one `yield` to the next."""
+    budget: Allowance | None = None
+    """The innermost budget that holds here."""
+
+    @property
+    def handle(self) -> Op | Turn | Session:
+        """The handle of the innermost of the three."""
+        return self.op or self.turn or self.session
+
+    @property
+    def abandoned(self) -> bool:
+        """True if its `with` statement is gone, and was not left in order: a signal's handler raised in the middle of its end."""
+        if self.holder is not None and self.holder() is None:
+            return True
+        return self.piece is not None and self.piece is not self and self.piece.abandoned
+
+
+CURRENT: ContextVar[Scope | None] = ContextVar("optree_scope", default=None)
+
+
+def current_scope() -> Scope | None:
+    """Return where this thread and task of the program is: the innermost open session, turn and operation; None outside all sessions."""
+    return CURRENT.get()
+
+
+REMOTE: ContextVar[str | None] = ContextVar("optree_remote_parent", default=None)
+"""Parent in another process, as `child_env` writes it; carried by `wrap` to a process pool's worker."""
+
+
+class ScopeListener(Protocol):
+    """Told where the program is, for another tracer's context."""
+
+    def enter(self, txn: str, path: str) -> None:
+        """The program is inside this node now."""
+        ...
+
+    def leave(self, txn: str, path: str) -> None:
+        """It is no longer."""
+        ...
+
+    def traceparent(self, txn: str, path: str) -> str | None:
+        """Return what names the node to other tracers; None if this one does not know the session."""
+        ...
+
+
+follower: ScopeListener | None = None
+ABANDONED: tuple[Status, str] = "cancelled", "an exception out of a signal's handler interrupted its end"
+"""How a node ends whose `with` statement was not left in order."""
+
+
+def here() -> Scope | None:
+    """Return the innermost open scope, for this thread and task; one that was abandoned is ended first."""
+    scope = CURRENT.get()
+    if scope is None or (scope.holder is None and scope.piece is None) or not scope.abandoned:
+        return scope
+    while scope is not None and scope.abandoned:
+        if scope.finish is not None:
+            scope.finish(scope.handle, *ABANDONED)
+        if follower is not None:
+            follower.leave(scope.session.txn, _path(scope))
+        scope = scope.before
+    CURRENT.set(scope)  # last: a thread that is interrupted before this begins again
+    return scope
+
+
+def enter(scope: Scope) -> None:
+    """Put *scope* in place, for this thread and task."""
+    CURRENT.set(scope)
+    if follower is not None:
+        follower.enter(scope.session.txn, _path(scope))
+
+
+def leave(scope: Scope, outermost: Scope | None = None) -> None:
+    """Put what was before in the place of *scope*, or of the *outermost* of several, which is left in order then."""
+    outermost = outermost or scope
+    if follower is not None:
+        follower.leave(scope.session.txn, _path(scope))
+    CURRENT.set(outermost.before)  # last but for the mark: until then a scope whose `with` statement is gone is known as abandoned
+    outermost.holder = None
+
+
+def _path(scope: Scope) -> str:
+    place = scope.op or scope.turn
+    return scope.session.path if place is None else place.path
+
+
+def ingress() -> dict[str, Any]:
+    """Return where the program was started from, for a root session."""
+    cli: dict[str, Any] = {"argv0": sys.argv[0] if sys.argv else "", "pid": os.getpid()}
+    with suppress(OSError):  # the working directory may have been removed
+        cli["cwd"] = os.getcwd()  # noqa: PTH109 - pathlib is not imported for one call
+    origin: dict[str, Any] = {"source": "cli", "cli": cli}
+    if "TRACEPARENT" in os.environ:
+        origin["traceparent"] = os.environ["TRACEPARENT"]
+    return origin
