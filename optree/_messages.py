@@ -20,6 +20,8 @@ THOUGHTS: Final = ("reasoning_content", "reasoning", "thinking", "tool_plan")
 """Members in which a message may have its reasoning, beside its content."""
 MEMBERS: Final = frozenset({"role", "content", "parts", "tool_calls", "tool_call_id", "function_call", "refusal", "name"})
 """The other members of a message that are read."""
+HISTORY_KEYS: Final = ("messages", "input", "contents", "prompt")
+"""Where a request has its messages."""
 ROLES: Final = {"model": "assistant", "ai": "assistant", "human": "user", "developer": "system", "function": "tool"}
 _ITEMS = {"function_call": "assistant", "reasoning": "assistant", "function_call_output": "tool"}
 """Items of OpenAI's responses interface that have no role."""

@@ -9,7 +9,7 @@ from optree._builder import Op, SessionTreeBuilder, Stream
 from optree._tree import Fold, Tree
 from optree.testing import Ticking
 
-SETTERS = (r.SessionSet, r.TurnSet, r.Requested, r.Responded)
+SETTERS = (r.SessionSet, r.TurnSet, r.OpSet, r.Requested, r.Responded)
 """Records of which the last one of a node holds."""
 STATUSES = ["ok", "failed", "cancelled"]
 _which = st.integers(0, 30)
@@ -61,6 +61,9 @@ steps = st.one_of(
     _step("account", _which, _figures),
     _step("request", _which, _messages, _block),
     _step("response", _which, values),
+    _step("set", _which, st.none() | _name, st.dictionaries(st.sampled_from(["a", "b"]), values, max_size=2)),
+    _step("prompt", _which, _text),
+    _step("by_id", _which, _text, _figures),
     _step("end_op", _which, _status, st.none() | _text, st.dictionaries(st.sampled_from(["a", "b"]), values, max_size=2)),
     _step("end_well", _which),
     _step("message", _which, _text),
@@ -180,6 +183,20 @@ class _Player:
     def response(self, which, payload):
         for op in _some(self.ops, which):
             op.response(payload)
+
+    def set(self, which, name, attributes):
+        for op in _some(self.ops, which):
+            op.builder.record(r.OpSet(op.path, 0.0, name, op.builder.core.attributes(attributes)))
+
+    def prompt(self, which, text):
+        for turn in _some(self.turns, which):
+            turn.builder.record(r.TurnSet(turn.path, prompts={"user": text}))
+
+    def by_id(self, which, message, figures):
+        for op in _some(self.ops, which):
+            op.builder.append_log(op.id, message)
+            op.builder.append_accounting(op.path, **figures)
+            self.accounted += 1
 
     def end_op(self, which, status, error, attributes):
         for op in _some(self.ops, which):

@@ -12,10 +12,11 @@ from optree._builder.guard import guarded
 from optree._builder.handles import Op
 from optree._builder.histories import PooledHistory
 from optree._builder.turns import Turn
-from optree._nodes import SessionNode, Status
+from optree._nodes import AccountingEntry, SessionNode, Status
 from optree._tree import apply
 from optree._tree.path import parent_label
 from optree._tree.totals import add_entry
+from optree._tree.walk import recount
 from optree._values import text
 from optree.redaction import redact
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 
 _OF_OPS = (r.OpSet, r.Entries, r.Accounted, r.OpEnd)
+_OF_SESSIONS = (r.SessionBegin, r.SessionSet, r.SessionEnd, r.MessageAdded)
+_MOST_LATE = 256
+"""Ops that have ended and whose handles are kept, for what comes by their ids: it goes through one handle while it is being delivered."""
 
 
 class ByAddress:
@@ -54,6 +58,8 @@ class ByAddress:
         """Change what a record is about; False if it is not there."""
         if isinstance(record, _OF_OPS):
             return self._take_of_op(record)
+        if isinstance(record, _OF_SESSIONS) and record.path != self.node.path:
+            return False
         if isinstance(record, r.SessionBegin):
             self.node.started_at = record.ts
         elif isinstance(record, r.SessionSet):
@@ -65,19 +71,21 @@ class ByAddress:
             self._late_session()
             record.at = len(self.node.messages)
             self.node.messages.append(record.message)
-        elif isinstance(record, (r.TurnSet, r.TurnEnd)):
-            turn = next((turn for turn in reversed(self.node.turns) if turn.path == record.path), None)
-            if turn is None:
-                return False
-            if turn.ended_at is not None:
-                self.core.touched.add(f"{turn.path}.1")
-            if isinstance(record, r.TurnSet):
-                apply.set_turn(turn, record)
-            else:
-                apply.end_turn(turn, record)
-                self.current_turn = None if self.current_turn is not None and self.current_turn.node is turn else self.current_turn
         else:
+            return isinstance(record, (r.TurnSet, r.TurnEnd)) and self._take_of_turn(record)
+        return True
+
+    def _take_of_turn(self, record: r.TurnSet | r.TurnEnd) -> bool:
+        turn = next((turn for turn in reversed(self.node.turns) if turn.path == record.path), None)
+        if turn is None:
             return False
+        if turn.ended_at is not None:
+            self.core.touched.add(f"{turn.path}.1")
+        if isinstance(record, r.TurnSet):
+            apply.set_turn(turn, record)
+        else:
+            apply.end_turn(turn, record)
+            self.current_turn = None if self.current_turn is not None and self.current_turn.node is turn else self.current_turn
         return True
 
     def _take_of_op(self, record: r.OpSet | r.Entries | r.Accounted | r.OpEnd) -> bool:
@@ -88,13 +96,14 @@ class ByAddress:
         if isinstance(record, r.OpSet):
             apply.set_op(op.bare, record)
         elif isinstance(record, r.Entries):
-            record.logs_at = len(op.node.logs)
+            reasoning = op.node.reasoning
+            record.logs_at, record.chunks_at = len(op.bare.logs), 0 if reasoning is None else len(reasoning.chunks)
             apply.add_entries(op.bare, record.logs, record.chunks)
+            if record.text:
+                op.chunk(record.text)  # which records it, at its place
+                record.text = ""
         elif isinstance(record, r.Accounted):
-            self.core.price(record.entry, op.builder.chain)
-            apply.account(op.bare, record.entry)
-            for session in op.builder.chain:
-                add_entry(session.totals, record.entry)
+            self._account(op, record.entry)
         else:
             if op.turn.node.ended_at is not None:
                 self.core.touched.add(op.path)
@@ -102,6 +111,18 @@ class ByAddress:
             self.core.ops.pop(op.path, None)
             self.core.ended[op.path] = op.bare
         return True
+
+    def _account(self, op: Op, entry: AccountingEntry) -> None:
+        """Add an accounting entry to an op, or put it in place of the one that has its id, unless that has more."""
+        self.core.price(entry, op.builder.chain)
+        known = next((one for one in op.bare.accounting if one.id == entry.id), None)
+        if known is None and apply.account(op.bare, entry):
+            for session in op.builder.chain:
+                add_entry(session.totals, entry)
+            return
+        if known is not None and not apply.takes_back(known, entry):
+            op.bare.accounting = tuple(entry if one is known else one for one in op.bare.accounting)
+        recount(op.builder.chain)
 
     def _late_session(self) -> None:
         """Tell the snapshots that an ended sub-agent's session has changed all the same."""
@@ -116,8 +137,10 @@ class ByAddress:
     def _op(self, op: Op | str) -> Op | None:
         if type(op) is not str:
             return op if isinstance(op, Op) else None
-        path = op.rpartition(":")[2]
-        return self.core.ops.get(path) or self._handle_of_ended(path)
+        txn, _, path = op.rpartition(":")
+        if txn and txn != self.core.txn:
+            return None
+        return self.core.ops.get(path) or self.core.late.get(path) or self._handle_of_ended(path)
 
     def _handle_of_ended(self, path: str) -> Op | None:
         """Return a new handle for an op that has ended, for what comes late."""
@@ -126,7 +149,10 @@ class ByAddress:
         if node is None or builder is None:
             return None
         turn = next(turn for turn in builder.node.turns if turn.path == parent_label(path))
-        handle = self.core.ops[path] = Op.of_ended(builder, Turn(builder, turn, 1), node)
+        late = self.core.late
+        while len(late) >= _MOST_LATE:
+            late.pop(next(iter(late)), None)
+        handle = late[path] = Op.of_ended(builder, Turn(builder, turn, 1), node)
         return handle
 
     @guarded

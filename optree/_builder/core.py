@@ -58,7 +58,7 @@ class Core:
     """
 
     __slots__ = (
-        *("txn", "stream", "recorded", "now", "cycles", "redacted", "pool", "base", "epoch", "ops", "ended", "touched", "builders"),
+        *("txn", "stream", "recorded", "now", "cycles", "redacted", "pool", "base", "epoch", "ops", "late", "ended", "touched", "builders"),
         *("numbers", "histories", "listeners", "streamed", "priced", "_latest", "_reported", "__weakref__"),
     )
 
@@ -89,10 +89,12 @@ class Core:
         """Rises at a fork: counters of an older epoch are the parent process's."""
         self.ops: dict[str, Op] = {}
         """Handles of open ops by path. Those of ended ops are let go: a handle for each would keep the collector busy."""
+        self.late: dict[str, Op] = {}
+        """Handles of some ended ops by path: of those to which something was given by their ids since."""
         self.ended: dict[str, OperationNode] = {}
         """Nodes of this process's ended ops by path, for those who hold only the id."""
         self.touched: set[str] = set()
-        """Paths of ops that were changed after their end."""
+        """What has changed after its end, for the next snapshot: paths of ops and of sessions, and ``<turn>.1`` for a turn."""
         self.builders: dict[str, SessionTreeBuilder] = {}
         """Builders of this process's sessions, by path."""
         self.histories = SentHistories()
@@ -115,7 +117,7 @@ class Core:
         try:
             if held is not None:
                 self.stream.flush()
-                for op in list(self.ops.values()):
+                for op in [*self.ops.values(), *self.late.values()]:
                     op.settle()
             return held is not None
         finally:
@@ -151,7 +153,7 @@ class Core:
     def after_fork(self, base: int) -> None:
         """Take up counters of one's own in a forked child."""
         self.count_from(base)
-        for op in list(self.ops.values()):
+        for op in [*self.ops.values(), *self.late.values()]:
             op.after_fork()
         self.streamed.clear()  # texts of the parent that are held back are the parent's to write
 

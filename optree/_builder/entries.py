@@ -47,13 +47,13 @@ class EntryState(Struct, eq=False):
     _logs: list[LogEntry] | None = None
     _chunks: list[ReasoningChunk] | None = None
     _streamed: list[str] | None = None
+    """The text that was streamed as the answer, as far as it is delivered; None before the first piece."""
     _awaited: bool = False
     """True if there is a line that a subscriber wants before the end."""
     _returned: Payload | None = None
     """The response, where it is to be recorded with the end."""
     _delivered: int = 0
-    """The text that was streamed as the answer, as far as it is delivered (None if nothing was), and its characters; -1 if another
-    process began the op: it closes the answer, and what is streamed here stands behind it."""
+    """The characters of that text; -1 if another process began the op: it closes the answer, and what is streamed here stands behind it."""
     call: Any = None
     """What `optree._capture` knows of the call that the program makes within it; here it lives no longer than the handle."""
     spending: Any = None

@@ -114,7 +114,10 @@ class RecordSubscription:
     def _take(self, record: Record) -> None:
         earlier, self._earlier = self._earlier, []
         if earlier:
-            self._handle_earlier(earlier)
+            try:
+                self._handle_earlier(earlier)
+            except Exception as error:  # noqa: BLE001 - counted; the record that came meanwhile is handled all the same
+                self._failed(error)
         if not (isinstance(record, Gap) and not record.dropped):
             self._handle(record)
 
@@ -123,6 +126,9 @@ class RecordSubscription:
             try:
                 self._handle(record)
             except Exception as error:  # noqa: BLE001 - counted, as each later record's is
-                pass_on(error)
-                self._subscriber.failures += 1
-                self._subscriber.last_failure = repr(error)
+                self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        pass_on(error)
+        self._subscriber.failures += 1
+        self._subscriber.last_failure = repr(error)

@@ -10,7 +10,7 @@ from optree._builder.guard import FAULTS, fault, guarded
 from optree._nodes import PIECE_OF_TEXT, OperationNode, SessionNode, Totals
 from optree._tree import Tree, walk_ops
 from optree._tree.answered import answered
-from optree._values import decode, is_object
+from optree._values import decode, is_list, is_object
 
 
 class Session:
@@ -122,8 +122,11 @@ class Session:
         if not calls:
             return []
         request: dict[str, Any] = decode(calls[-1].request.payload) if calls[-1].request else {}
-        messages: list[Any] = self.builder.core.pool.resolve(request.get("messages")) or []
-        return [*messages, *_answer(calls[-1])]
+        from optree._messages import HISTORY_KEYS  # not before it is needed: this module is imported with optree
+
+        sent = self.builder.core.pool.resolve(next((request[key] for key in HISTORY_KEYS if request.get(key) is not None), None))
+        messages = [{"role": "user", "content": one} if isinstance(one, str) else one for one in (sent if is_list(sent) else [sent])]
+        return [*filter(is_object, messages), *_answer(calls[-1])]
 
 
 def _answer(op: OperationNode) -> list[Any]:

@@ -103,6 +103,11 @@ def account(op: OperationNode, entry: AccountingEntry) -> bool:
     return len(op.accounting) == len(every)
 
 
+def takes_back(before: AccountingEntry, after: AccountingEntry) -> bool:
+    """Tell whether a later record of an entry has less than an earlier one: it is an old record that comes again."""
+    return (before.status != "ok" == after.status) or (before.cost_usd is not None and after.cost_usd is None)
+
+
 def without_placeholder(entries: tuple[AccountingEntry, ...]) -> tuple[AccountingEntry, ...]:
     """Return an op's accounting entries; the placeholder for a call of which nothing was known is left out where another tells of it."""
     if len(entries) == 1 or all(is_placeholder(entry.id) or was_made_again(entry) for entry in entries):

@@ -62,6 +62,10 @@ class Fold:
         """The same of ops that another process had begun than the one that streamed it."""
         self._accounted_for: dict[str, list[AccountingEntry]] = {}
         """Accounting entries of ops, by path, until `finish`."""
+        self._named: set[str] = set()
+        """Ops that got a name after their begin."""
+        self._untimed: set[str] = set()
+        """Turns of which only such a record has come as has no time."""
         if tree:
             self._index(tree.session)
 
@@ -72,6 +76,8 @@ class Fold:
             session.turns.sort(key=lambda turn: turn.index)
         for turn in self.turns.values():
             turn.ops.sort(key=lambda op: last_index(op.path))
+        for path in self._untimed:
+            self._date(self.turns[path])
         for path in {*self._growing, *self._streamed, *self._beside, *self._accounted_for}:
             self._complete(self.ops[path])
         self._sum()
@@ -221,25 +227,39 @@ class Fold:
 
     def _turn_begin(self, record: r.TurnBegin) -> None:
         turn = self.turns.get(record.path) or self._new_turn(record)
+        self._untimed.discard(record.path)
         turn.started_at = record.ts
         turn.id = turn.id if record.id is None else record.id
-        turn.prompts = record.prompts
+        turn.prompts = {**(record.prompts or {}), **(turn.prompts or {})} or None
         turn.attributes_json = record.attributes
 
     def _turn_set(self, record: r.TurnSet) -> None:
-        apply.set_turn(self._turn(record.path, 0.0), record)
+        if record.path not in self.turns:
+            self._new_turn(r.TurnBegin(record.path, 0.0))
+            self._untimed.add(record.path)
+        apply.set_turn(self.turns[record.path], record)
+
+    def _date(self, turn: TurnNode) -> None:
+        """Let a turn whose begin was lost begin when something in it was first seen."""
+        session = self.sessions[parent_label(turn.path)]
+        seen = [op.started_at for op in turn.ops] + ([] if turn.ended_at is None else [turn.ended_at])
+        turn.started_at = min(seen, default=session.started_at)
+        session.started_at = session.started_at or turn.started_at
 
     def _turn_end(self, record: r.TurnEnd) -> None:
         apply.end_turn(self._turn(record.path, record.ts), record)
 
     def _op_begin(self, record: r.OpBegin) -> None:
         op = self.ops.get(record.path) or self._new_op(record)
-        op.kind, op.name, op.started_at = record.kind, record.name, record.ts
+        op.kind, op.started_at = record.kind, record.ts
+        op.name = op.name if record.path in self._named else record.name
         op.op_id = op.op_id if record.id is None else record.id
         op.parent_op = record.parent_op
-        op.attributes_json = record.attributes if op.ended_at is None else apply.merged(record.attributes, op.attributes_json)
+        op.attributes_json = apply.merged(record.attributes, op.attributes_json)
 
     def _op_set(self, record: r.OpSet) -> None:
+        if record.name is not None:
+            self._named.add(record.path)
         apply.set_op(self._op(record.path, record.ts), record)
 
     def _entries(self, record: r.Entries) -> None:
@@ -281,7 +301,7 @@ class Fold:
         if place is None:
             self._places[key] = len(grown)
             grown.append(record.entry)
-        elif not _takes_back(grown[place], record.entry):  # the same, that it failed after all, or what it cost
+        elif not apply.takes_back(grown[place], record.entry):  # the same, that it failed after all, or what it cost
             grown[place] = record.entry
 
     def _requested(self, record: r.Requested) -> None:
@@ -331,11 +351,6 @@ class Fold:
         r.Pooled: _pooled,
         r.Gap: _gap,
     }
-
-
-def _takes_back(before: AccountingEntry, after: AccountingEntry) -> bool:
-    """Tell whether a later record of an entry has less than an earlier one: it is an old record that comes again."""
-    return (before.status != "ok" == after.status) or (before.cost_usd is not None and after.cost_usd is None)
 
 
 def _checked(label: str) -> str:

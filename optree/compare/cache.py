@@ -14,13 +14,14 @@ import msgspec
 from msgspec import Struct
 
 from optree._ids import content_id
+from optree._messages import HISTORY_KEYS
 from optree._nodes import AccountingEntry, OperationNode, Pool, Tokens, parts_of_name
 from optree._values import is_list, is_object
 from optree.compare.calls import CallContext, Edit
 from optree.compare.content import last_tokens, money
 from optree.compare.details import change_phrase
 from optree.compare.histories import ROOT, Histories, asked_in, bare, decoded, since, text_bytes, wait_of
-from optree.conversation.content import HISTORY_KEYS, SYSTEM_KEYS, body_of, history_in
+from optree.conversation.content import SYSTEM_KEYS, body_of, history_in
 from optree.redaction import redact
 
 COUNTS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_write_input_tokens")

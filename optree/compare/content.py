@@ -15,13 +15,13 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from optree._ids import content_id
-from optree._messages import opened
+from optree._messages import HISTORY_KEYS, opened
 from optree._nodes import OperationNode, Payload, Pool, SessionNode, Tokens, TurnNode
 from optree._tree import Tree, walk_ops
 from optree._tree.totals import has_unknown_cost
 from optree._values import decode, is_list, is_object
 from optree.compare.histories import ROOT, Histories, decoded
-from optree.conversation.content import HISTORY_KEYS, body_of, call_in, result_in
+from optree.conversation.content import body_of, call_in, result_in
 
 Node = SessionNode | TurnNode | OperationNode
 _SKETCH = 48

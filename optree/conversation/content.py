@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from optree._messages import (
+    HISTORY_KEYS,
     MEMBERS,
     ROLES,
     Other,
@@ -37,8 +38,7 @@ Kind = Literal["system", "heard", "thought", "said", "called", "received"]
 
 _PLAIN_ROLES: dict[str, Kind] = {"system": "system", "tool": "received"}
 SYSTEM_KEYS = ("system", "instructions", "systemInstruction", "system_instruction")
-HISTORY_KEYS = ("messages", "input", "contents", "prompt")
-"""Where a request has its instructions, and its history."""
+"""Where a request has its instructions."""
 
 
 class Call(NamedTuple):

@@ -6,6 +6,7 @@ from optree import SessionTreeBuilder
 from optree import _records as r
 from optree._builder import Stream
 from optree._builder.subscriber import QUEUE_RECORDS, Subscriber
+from optree._builder.subscription import RecordSubscription
 
 LONG = 30.0
 """Seconds after which a test gives up: never reached where things work."""
@@ -116,3 +117,19 @@ def test_live_updates():
         ("OpEnd", "1.1.1.1.1.1"),
     ] == paths
     assert root.node.turns[0].ops[0].child_session.turns[0].ops[0].child_session is builder.node
+
+
+def test_what_comes_while_the_earlier_records_are_refused():
+    """Where what takes the earlier records raises, that is counted, and the record that came meanwhile is handled all the same."""
+    found = []
+
+    def refuse(records):
+        raise ValueError(len(records))
+
+    def begin(subscription):  # as another thread that records just then
+        subscription._subscriber.take(gaps(5, 6))
+
+    root = SessionTreeBuilder("a", stream=Stream([]))
+    subscription = RecordSubscription(root, lambda record: found.append(record.dropped), earlier=refuse, begin=begin)
+    assert subscription.close(LONG)
+    assert ([5], 1, "ValueError(1)") == (found, subscription.failures, subscription.last_failure)

@@ -154,6 +154,47 @@ def test_history_from_calls(recording):
     assert recording.tree.session.messages == []
 
 
+MINE = {"role": "user", "content": "Why?"}
+SENT = {
+    "text": lambda op: op.request("Why?"),
+    "text by name": lambda op: op.request(messages="Why?"),
+    "prompt": lambda op: op.request(prompt="Why?"),
+    "input": lambda op: op.request(input="Why?", temperature=0),
+    "list of input": lambda op: op.request(input=[MINE]),
+    "texts": lambda op: op.request(messages=["Why?"]),
+    "one message": lambda op: op.request(messages=MINE),
+    "parameter": lambda _: None,
+}
+
+
+@pytest.mark.parametrize("how", SENT)
+def test_history_of_calls_in_other_forms(how, recording):
+    """What a call sent as text, or under another name than messages, is the question in the history, as one message."""
+
+    @optree.llm
+    def ask(prompt):
+        return f"because of {prompt}"
+
+    with optree.session("root") as session, optree.turn():
+        if how == "parameter":
+            ask("Why?")
+        else:
+            with optree.llm("ask") as op:
+                SENT[how](op)
+                op.response("because of Why?")
+        assert [MINE, {"role": "assistant", "content": "because of Why?"}] == session.history()
+    assert 1 == len(recording.tree.session.turns)
+
+
+def test_history_of_geminis_contents(recording):
+    """It has the contents as Gemini takes them."""
+    contents = [{"role": "user", "parts": [{"text": "Why?"}]}]
+    with optree.session("root") as session, optree.turn(), optree.llm("ask") as op:
+        op.request(contents=contents)
+        assert contents == session.history()
+    assert "ok" == recording.tree.session.status
+
+
 def result(call, content="found"):
     """Return a tool call's result."""
     return {"role": "tool", "tool_call_id": call, "content": content}

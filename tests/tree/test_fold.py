@@ -398,3 +398,39 @@ def test_an_op_is_taken_out_whole():
     assert ((UNKNOWN, ()), [4.0]) == ((late.name, late.logs), [entry.timestamp for entry in late.accounting])
     with pytest.raises(KeyError):
         fold.take_op("1.1")
+
+
+def test_what_is_set_ahead_of_its_begin():
+    """A name, attributes and prompts that come before the begin of what they are set of are kept, as behind it."""
+    records = [
+        r.SessionBegin("", 1.0, "a", "a"), r.TurnBegin("1", 2.0, {"system": "s"}), r.OpBegin("1.1", 3.0, "tool", "x", None, raw({"a": 1})),
+        r.TurnSet("1", prompts={"user": "u"}), r.OpSet("1.1", 4.0, "y", raw({"b": 2})),
+    ]  # fmt: skip
+    behind, ahead = Fold("t"), Fold("t")
+    for record in records:
+        behind.apply(record)
+    for record in reversed(records):
+        ahead.apply(record)
+    assert behind.finish() == ahead.finish()
+    [turn] = behind.finish().session.turns
+    assert ({"system": "s", "user": "u"}, "y", {"a": 1, "b": 2}) == (turn.prompts, turn.ops[0].name, turn.ops[0].attributes)
+
+
+@pytest.mark.parametrize(
+    ("others", "begin"),
+    [
+        ([r.TurnEnd("1", 7.0, "ok")], 7.0),
+        ([r.OpBegin("1.2", 4.0, "tool", "x"), r.OpBegin("1.1", 5.0, "tool", "x"), r.TurnEnd("1", 7.0, "ok")], 4.0),
+        ([], 2.0),
+        ([r.TurnBegin("1", 3.0)], 3.0),
+    ],
+)
+@pytest.mark.parametrize("first", [True, False])
+def test_a_turn_of_which_only_what_was_set_came_first(first, others, begin):
+    """It begins when something of it was first seen, at the latest with its session, and not in 1970."""
+    given = r.TurnSet("1", {"content": "said"})
+    fold = Fold("t")
+    for record in [r.SessionBegin("", 2.0, "a", "a"), *([given, *others] if first else [*others, given])]:
+        fold.apply(record)
+    [turn] = fold.finish().session.turns
+    assert begin == turn.started_at
