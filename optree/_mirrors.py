@@ -149,35 +149,33 @@ class Delivery(Struct, rename="camel"):
 
 
 class Resender(Protocol):
-    """Sends saved sessions, one after the other, so that one tree at a time is held."""
+    """Sends saved sessions, one after the other, so that one tree at a time is held. A class of it needs *endpoint* and `send`."""
 
     @property
     def endpoint(self) -> str:
         """Where it sends to, without credentials."""
         ...
 
-    def problems(self) -> list[str]:
-        """Return what is wrong with the options or the receiver now."""
-        ...
-
-    def pending(self, directory: Directory, *, any_destination: bool = False) -> tuple[list[str], dict[str, int]]:
-        """Return the txns of sessions that are not delivered whole, and how many more wait for each other destination.
-
-        With *any_destination* those are among the first.
-        """
-        ...
-
-    def forget(self, txn: str, directory: Directory) -> None:
-        """Stop counting a session as pending, since it is gone from the disk."""
-        ...
-
     def send(self, loaded: Loaded, directory: Directory, *, again: bool, until: float) -> Delivery:
         """Send what is missing of a session, or with *again* all of it; waits until that monotonic time at most."""
         ...
 
+    def problems(self) -> list[str]:
+        """Return what is wrong with the options or the receiver now."""
+        return []
+
+    def pending(self, directory: Directory, *, any_destination: bool = False) -> tuple[list[str], dict[str, int]]:  # noqa: ARG002
+        """Return the txns of sessions that are not delivered whole, and how many more wait for each other destination.
+
+        With *any_destination* those are among the first.
+        """
+        return [], {}
+
+    def forget(self, txn: str, directory: Directory) -> None:
+        """Stop counting a session as pending, since it is gone from the disk."""
+
     def close(self) -> None:
         """Close the connection; sessions that are not delivered stay pending."""
-        ...
 
 
 class SpanReader(Protocol):
@@ -193,11 +191,10 @@ class SpanReader(Protocol):
 
 
 class Exporter(Protocol):
-    """What an entry point in the group ``optree.exporters`` names."""
+    """What an entry point in the group ``optree.exporters`` names, for `optree export`. A class of it needs `resender`.
 
-    def mirror(self, options: Mapping[str, Any]) -> Mirror | None:
-        """Return what sends running sessions; None if it is switched off. Raises `SetupError`."""
-        ...
+    The command line asks the rest of optree's own alone. That is also the only one that programs start (`optree.configure(otel=…)`).
+    """
 
     def resender(self, options: Mapping[str, Any]) -> Resender:
         """Return what sends saved sessions. Raises `SetupError` if there is nowhere to send to."""
@@ -205,20 +202,20 @@ class Exporter(Protocol):
 
     def reader(self) -> SpanReader | None:
         """Return what reads files of that tracer; None if nothing does. Raises `ImportError`."""
-        ...
+        return None
 
-    def pending(self, directory: Directory) -> list[str]:
+    def pending(self, directory: Directory) -> list[str]:  # noqa: ARG002
         """Return the txns of sessions that are not delivered whole."""
-        ...
+        return []
 
-    def destination(self, txn: str, directory: Directory) -> str | None:
+    def destination(self, txn: str, directory: Directory) -> str | None:  # noqa: ARG002
         """Return where a pending session is to go, without credentials; None if nobody noted it."""
-        ...
+        return None
 
-    def waiting(self, txn: str, directory: Directory) -> int:
+    def waiting(self, txn: str, directory: Directory) -> int:  # noqa: ARG002
         """Return how many spans of a pending session are to be sent. Raises what `optree.load` raises."""
-        ...
+        return 0
 
-    def probe(self, timeout: float) -> tuple[str, str]:
+    def probe(self, timeout: float) -> tuple[str, str]:  # noqa: ARG002
         """Return the endpoint that the environment names, and why it takes nothing within *timeout* seconds; empty where there is none."""
-        ...
+        return "", ""

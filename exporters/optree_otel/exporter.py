@@ -16,7 +16,7 @@ from optree_otel.delivered import addressed, forget, pending
 from optree_otel.settings import resolve
 
 if TYPE_CHECKING:
-    from optree_otel.mirror import OtelMirror
+    pass
 
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
@@ -110,10 +110,6 @@ class OtelSpanReader:
 
 class OtelExporter:
     """OpenTelemetry, as `optree.exporting.Exporter` has it."""
-
-    def mirror(self, options: Mapping[str, Any]) -> OtelMirror | None:
-        """Return the mirror; see `optree_otel.make`."""
-        return make(options)
 
     def resender(self, options: Mapping[str, Any]) -> OtelResender:
         """Return what sends saved sessions."""

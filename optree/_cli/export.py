@@ -15,7 +15,7 @@ from typing import Annotated, get_args, get_type_hints
 import typer
 from msgspec import Struct
 
-from optree._cli.exporters import OTEL, exporter_named
+from optree._cli.exporters import OTEL, exporter_named, is_exporter
 from optree._cli.format_loss import lacking
 from optree._cli.options import Json, SessionsDir, complete_txn, directory
 from optree._cli.screen import OutputError, complain, show, show_json, table, working
@@ -58,7 +58,10 @@ def export(
     to: Annotated[
         str,
         typer.Option(
-            "--to", metavar="NAME", help="otel, or a file format ([bold]optree formats[/bold] lists them).", autocompletion=exporter_names
+            "--to",
+            metavar="NAME",
+            help="otel, another exporter that is installed, or a file format ([bold]optree formats[/bold] lists them).",
+            autocompletion=exporter_names,
         ),
     ] = OTEL,
     output: Annotated[
@@ -96,7 +99,7 @@ def export(
     where = directory(sessions_dir)
     _known("protocol", protocol)
     _known("profile", profile)
-    if to != OTEL:
+    if to != OTEL and not is_exporter(to):
         _for_collectors(
             to, pending=all_pending, any_destination=any_destination, again=again, endpoint=endpoint, protocol=protocol, profile=profile
         )

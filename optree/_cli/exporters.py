@@ -17,14 +17,22 @@ PROBE_SECONDS = 2.0
 
 
 def exporter_named(name: str) -> Exporter:
-    """Return an exporter. Raises `SetupError` if there is none of that name, or it cannot be loaded."""
+    """Return an exporter. Raises `SetupError` if there is none of that name, it cannot be loaded, or is none."""
     point = _point(name)
     if point is None:
         raise unknown_exporter(name)
     try:
-        return cast("Exporter", point.load())
+        exporter = point.load()
     except (ImportError, AttributeError) as error:
         raise _unloadable(name, error) from error
+    if not hasattr(exporter, "resender"):
+        raise SetupError(f"exporter {name} ({point.value}) is no optree.exporting.Exporter: it has no resender")
+    return cast("Exporter", exporter)
+
+
+def is_exporter(name: str) -> bool:
+    """Tell whether an exporter of that name is installed."""
+    return _point(name) is not None
 
 
 def span_reader() -> SpanReader:
@@ -64,7 +72,8 @@ def _point(name: str) -> EntryPoint | None:
 
 
 def _unloadable(name: str, error: Exception) -> SetupError:
-    return SetupError(f"exporter {name} cannot be loaded: pip install 'optree-tracing[otel]' ({error})")
+    remedy = ": pip install 'optree-tracing[otel]'" if name == OTEL else ""
+    return SetupError(f"exporter {name} cannot be loaded{remedy} ({error})")
 
 
 def formats(*, as_json: Json = False) -> None:

@@ -1,7 +1,10 @@
+import json
 import os
 import re
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -19,29 +22,67 @@ optree.flush("snapshot")
 """
 
 
+BROKEN = """
+broken = "optree_ops_csv:FORMAT"
+
+[tool.hatch.build]
+include = ["*.py"]
+"""
+
+
+@pytest.fixture
+def run(site, tmp_path):
+    """Return a function that runs Python with that directory on its path, and returns what it came to."""
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (site, ROOT, ROOT / "exporters"))), "OPTREE_BASE_DIR": str(tmp_path)}
+
+    def ran(*command):
+        return subprocess.run([sys.executable, *command], env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    return ran
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """Return a directory that the package from the documents is installed into, beside optree."""
     source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
-    [module, *_] = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    [project] = re.findall(r"^```toml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    module, _, exporter = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    project, group = re.findall(r"^```toml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     (source / "optree_ops_csv.py").write_text(module)
-    (source / "pyproject.toml").write_text(project)
+    (source / "optree_totals.py").write_text(exporter)
+    (source / "pyproject.toml").write_text(project + "\n" + group + BROKEN)
     options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check"]
     subprocess.run([sys.executable, "-m", "pip", "install", *options, "--target", target, source], check=True)
     return target
 
 
-def test_a_format_of_another_package(site, tmp_path):
+def test_a_format_of_another_package(run):
     """A format of ten lines, in a package of its own that imports the public modules alone, is listed and written by the command line."""
-    environ = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (site, ROOT, ROOT / "exporters"))), "OPTREE_BASE_DIR": str(tmp_path)}
+    assert 0 == run("-c", RECORDED).returncode
+    assert "ops-csv" in [line.split()[0] for line in run("-m", "optree", "formats").stdout.splitlines() if line]
+    assert "1.1,llm,ok\n1.2,tool,ok\n" == run("-m", "optree", "export", "last", "--to", "ops-csv", "-o", "-").stdout
 
-    def run(*command):
-        return subprocess.run([sys.executable, *command], env=environ, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
 
-    run("-c", RECORDED)
-    assert "ops-csv" in [line.split()[0] for line in run("-m", "optree", "formats").splitlines() if line]
-    assert "1.1,llm,ok\n1.2,tool,ok\n" == run("-m", "optree", "export", "last", "--to", "ops-csv", "-o", "-")
+def test_an_exporter_of_another_package(run, site):
+    """An exporter of fifteen lines sends what the command line names, and tells what became of it; what is no exporter is refused."""
+    assert 0 == run("-c", RECORDED).returncode
+    asked = []
+
+    class Asked(BaseHTTPRequestHandler):
+        def do_POST(self):
+            asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200 if len(asked) == 1 else 503)
+            self.end_headers()
+
+    with HTTPServer(("127.0.0.1", 0), Asked) as server:
+        module = site / "optree_totals.py"
+        module.write_text(module.read_text().replace(":8900/", f":{server.server_port}/"))
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        sent, refused = (run("-m", "optree", "export", "last", "--to", "totals") for _ in range(2))
+        server.shutdown()
+    assert (0, 1, [1, 1]) == (sent.returncode, refused.returncode, [body["calls"] for body in asked])
+    assert "503" in refused.stdout + refused.stderr
+    broken = run("-m", "optree", "export", "last", "--to", "broken")
+    assert (2, "it has no resender") == (broken.returncode, broken.stderr.strip()[-len("it has no resender") :])
 
 
 def test_it_is_short():
