@@ -161,7 +161,7 @@ def test_totals(root):
 
 
 def test_summary(root):
-    """The summary has a line an agent, the totals and the time (S4-14, S4-58)."""
+    """The summary has a line an agent, the totals and the time, and nothing else (S4-14, S4-58, S4-127, S4-128)."""
     root.end_session()
     found = snapshot_summary(root.node)
     assert [("researcher", "", "ok", "Rain", "asking"), ("reader", "1.2", "failed", None, None)] == [
@@ -171,6 +171,7 @@ def test_summary(root):
     assert (2, 1, 1, 812) == (totals["agentsRun"], totals["llmRequests"], totals["toolsRun"], totals["inputTokens"])
     took = (root.node.ended_at - root.node.started_at) / 1e3
     assert (NOW, took, took) == (found["runStartedAt"], found["runElapsedSec"], found["lines"][0]["elapsedSec"])
+    assert {"lines", "totals", "runStartedAt", "runElapsedSec"} == found.keys()
 
 
 def test_a_clock_that_goes_back_gives_no_negative_time():
