@@ -31,9 +31,11 @@ _SEVERITIES: dict[str, Severity] = {
     "WARN": "WRN",
     "ERROR": "ERR",
     "CRITICAL": "ERR",
+    "FATAL": "ERR",
+    "EXCEPTION": "ERR",
     "TRACE": "TRC",
 }
-"""Severities by their names, and by those of the standard library; all others, as DEBUG and INFO, are VRB."""
+"""Severities by their names, and by those of the standard library and structlog; all others, as DEBUG and INFO, are VRB."""
 _QUIET = frozenset({"DEBUG", "INFO", "NOTSET"})
 _BY_NAME = "account() takes figures by name, as input_tokens=812, output_tokens=64: others are kept in the entry's details"
 _SIZES = ("characters_in", "characters_out")
@@ -158,12 +160,14 @@ def known_status(status: Any) -> tuple[Status, str | None]:
 
 def known_severity(severity: Any) -> Severity:
     """Return a severity by any of its names; VRB for any other value."""
-    return _SEVERITIES.get(severity, "VRB") if type(severity) is str else "VRB"
+    if type(severity) is not str:
+        return "VRB"
+    return _SEVERITIES.get(severity) or _SEVERITIES.get(severity.upper(), "VRB")
 
 
 def unknown_severity(severity: Any) -> str:
     """Return the problem to report of a severity with an unknown name; empty if the name is known."""
-    known = type(severity) is str and (severity in _SEVERITIES or severity.upper() in _QUIET)
+    known = type(severity) is str and (severity.upper() in _SEVERITIES or severity.upper() in _QUIET)
     return "" if known else f"log(severity={redact(text(severity))[:80]!r}) is none of {', '.join(get_args(Severity))}: it is VRB"
 
 

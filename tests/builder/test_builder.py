@@ -758,10 +758,12 @@ def test_plain_prompt_is_one_value(root):
     [
         *(("DEBUG", "VRB"), ("INFO", "VRB"), ("WARNING", "WRN"), ("WARN", "WRN"), ("ERROR", "ERR"), ("CRITICAL", "ERR"), ("TRACE", "TRC")),
         *(("WRN", "WRN"), ("odd", "VRB")),
+        *(("debug", "VRB"), ("info", "VRB"), ("warning", "WRN"), ("error", "ERR"), ("exception", "ERR"), ("critical", "ERR")),
+        *(("FATAL", "ERR"), ("wrn", "WRN"), ("err", "ERR"), ("trace", "TRC"), ("vrb", "VRB")),
     ],
 )
 def test_severities_of_the_standard_library(root, given, kept):
-    """Severities may be given by the names of the standard library's logging (S4-60)."""
+    """Severities may be given by the names of the standard library's logging, and structlog's (S4-60)."""
     op = root.begin_op("llm", "m")
     op.log("x", given)
     op.log("x", given)
