@@ -20,6 +20,7 @@ from heapq import heappop, heappush
 from itertools import count
 from threading import get_ident
 from time import monotonic, sleep
+from types import BuiltinFunctionType
 from typing import Any, Final, Protocol, TypeVar
 
 from optree._interrupts import WeakMembers, pass_on
@@ -94,7 +95,19 @@ class BackgroundThread(threading.Thread):
 
     def start(self) -> None:
         """Start it. Raises `RuntimeError` if there can be no more threads."""
-        calls.with_signals_blocked(super().start)
+        _without_signals(super().start)
+
+
+def _without_signals(start: Callable[[], object]) -> None:
+    """Start a thread that is given no signals of the process.
+
+    gevent and eventlet put tasks in place of threads, which run in the thread that starts them: its signals stay as they are.
+    """
+    starts = getattr(threading, "_start_joinable_thread", None) or getattr(threading, "_start_new_thread", None)
+    if isinstance(start_new_thread, BuiltinFunctionType) and isinstance(starts, BuiltinFunctionType):
+        calls.with_signals_blocked(start)
+    else:
+        start()
 
 
 class Job:
@@ -313,7 +326,7 @@ class Worker:
             return True
         self._started_at = now
         try:
-            calls.with_signals_blocked(self._start)
+            _without_signals(self._start)
         except BaseException as error:
             self._started_at = -_NEVER
             if isinstance(error, Exception):  # no more threads or memory, or the interpreter is going down

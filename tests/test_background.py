@@ -77,3 +77,31 @@ def test_signals_are_for_the_programs_threads(exports, tmp_path):
     command = [sys.executable, "-c", AWAITED.replace("EXPORTS", str(exports))]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=LONG, check=False)
     assert (0, "SIGTERM\n") == (done.returncode, done.stdout), done.stderr
+
+
+REPLACED = """
+import _thread, signal, threading
+masks = []
+
+def replaced(start):
+    def task(*arguments, **options):
+        masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+        return start(*arguments, **options)
+    return task
+
+for module, name in [(_thread, "start_new_thread"), (threading, "_start_new_thread"), (threading, "_start_joinable_thread")]:
+    if hasattr(module, name):
+        setattr(module, name, replaced(getattr(module, name)))
+import optree
+with optree.session("root"), optree.turn(), optree.tool("ask"):
+    pass
+print(optree.flush("snapshot", 30), len(masks) > 2, set(map(len, masks)), len(signal.pthread_sigmask(signal.SIG_BLOCK, ())))
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="this system has no signals that could be blocked")
+def test_threads_that_are_none(tmp_path):
+    """Where gevent or eventlet replaced threads by tasks, which run in the thread that starts them, no signal is blocked for one."""
+    environ = os.environ | {"OPTREE_BASE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", REPLACED], env=environ, capture_output=True, text=True, timeout=LONG, check=False)
+    assert (0, "True True {0} 0\n") == (done.returncode, done.stdout), done.stderr

@@ -92,7 +92,7 @@ class Op(EntryState, eq=False):
 
         Args:
             message: The text.
-            severity: ``VRB`` (verbose), ``WRN``, ``ERR``, ``TRC``, ``THK`` (thinking) or ``FIN``; names of `logging`'s levels are understood.
+            severity: ``VRB`` (verbose), ``WRN``, ``ERR``, ``TRC``, ``THK`` (thinking), ``FIN``; or the name of a level of `logging`.
             direction: Whether the line is about what was sent (``request``) or what came back (``response``).
             details: What a program may want to read of it, as JSON; copied before this returns.
         """
