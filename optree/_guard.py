@@ -71,5 +71,5 @@ def _is_command() -> bool:
     """Tell whether this process is the command: by the script's name, or as ``python -m optree``."""
     name = os.path.basename(sys.argv[0] if sys.argv else "")  # noqa: PTH119 - as above
     if name in ("-m", "__main__.py"):
-        return sys.orig_argv[-len(sys.argv)] in ("optree", "-moptree")
+        return sys.orig_argv[-len(sys.argv) :][:1] in (["optree"], ["-moptree"])  # a child of multiprocessing has its parent's argv alone
     return name.partition(".")[0] == "optree"
