@@ -192,13 +192,7 @@ class Op(EntryState, eq=False):
             ended, strange = (_OK, None) if status is _OK else attempt_status(status)
             entry = self._entry(ended, self._lasted() if latency is None else number(latency))
             tokens = None
-            if (
-                usage is None
-                and not (more or others)
-                and reasoning_tokens is None
-                and input_includes_cached is None
-                and entry.type == "llm"
-            ):
+            if not (more or others) and usage is reasoning_tokens is input_includes_cached is None and entry.type == "llm":
                 beside = bool(counts_beside(entry.provider, entry.model))
                 tokens = plain_tokens(input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, beside=beside)
             if tokens is not None and (cost_usd is None or (type(cost_usd) is float and is_possible_cost(cost_usd))):
@@ -212,6 +206,8 @@ class Op(EntryState, eq=False):
                     self._warn(flaw)
             if strange is not None and self.builder.core.first_time(strange):
                 self._warn(strange)
+            if self.call is not None and self.bare.kind == "llm" and self.bare.ended_at is None and self.call.is_below(entry):
+                return
             self._price(entry)
             stream = self.builder.core.stream
             held = stream.enter()

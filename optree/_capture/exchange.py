@@ -129,6 +129,8 @@ def _call(asked: Asked) -> ObservedCall | None:
         return None
     else:
         call = _begun(asked, where)
+        if where is not None and where.op is not None and isinstance(where.op.call, ObservedCall):
+            where.op.call.below.append(call.op)
     if client is not None:
         client.call = call
     return call

@@ -11,7 +11,7 @@ from weakref import ref
 from optree import _usage as usage
 from optree._answers import Piece, model_of, provider_of, whole
 from optree._builder import Op
-from optree._builder.handles import account_late, respond_at_end, tried_again
+from optree._builder.handles import account_again, account_late, respond_at_end, tried_again
 from optree._builder.outcome import outcome
 from optree._capture.program import PROGRAM
 from optree._capture.refusals import Refusal
@@ -54,6 +54,10 @@ class ObservedCall:
         """True while an attempt is: what comes meanwhile is another call, as of a guard or of a task beside."""
         self.is_refused = False
         """True once an attempt was: its status is the op's, until another comes."""
+        self.below: list[Op] = []
+        """Ops of further calls that the program makes in its own, this one's, and has not accounted for in it."""
+        self._is_told = False
+        """True once the program has accounted for this one."""
 
     @property
     def is_own(self) -> bool:
@@ -83,6 +87,24 @@ class ObservedCall:
         """Take why it failed, and what the provider said of it."""
         self.failure = failure
         self.provider_error = {} if refusal is None else refusal.attributes
+
+    def is_below(self, entry: AccountingEntry) -> bool:
+        """Tell whether the program accounts in this op for a call that has an op of its own below it, with these tokens."""
+        if not self.below or entry.tokens is None or not entry.tokens.total_tokens:
+            return False
+        if not self._is_told:
+            own = usage.read(self.op.bare.attributes.get(USAGE_AT_START), provider=entry.provider, model=entry.model)
+            self._is_told = own.tokens == entry.tokens
+            if self._is_told:
+                return False
+        for op in self.below:
+            same = next((one for one in op.bare.accounting if one.tokens == entry.tokens), None)
+            if same is not None:
+                self.below.remove(op)
+                if entry.cost_usd is not None:
+                    account_again(op, same, entry.cost_usd)
+                return True
+        return False
 
     @property
     def _why(self) -> dict[str, Any]:

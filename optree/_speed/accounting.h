@@ -251,7 +251,7 @@ account_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwn
     int is_read = given == 2 && kwnames == NULL;
     if ((given != 1 && !is_read) || !is_a(args[0], op_type) || !read_figures(&figures, args + 1, kwnames) || (is_read && !take_usage(&figures, args[1]))
         || !is_a(node = GET(args[0], op, bare), op_node_type) || GET(node, op_node, kind) != text_llm
-        || GET(args[0], op, replayed) != Py_None || GET(node, op_node, ended_at) != Py_None || !is_tuple(GET(node, op_node, accounting)) || (core = core_of(GET(args[0], op, builder))) == NULL) {
+        || GET(args[0], op, replayed) != Py_None || GET(args[0], op, call) != Py_None || GET(node, op_node, ended_at) != Py_None || !is_tuple(GET(node, op_node, accounting)) || (core = core_of(GET(args[0], op, builder))) == NULL) {
         PLAINLY;
     }
     if ((GET(args[0], op, spending) != Py_None && PyObject_IsTrue(GET(core, core, epoch)) != 0) || (chain = chain_of(GET(args[0], op, builder))) == NULL) {

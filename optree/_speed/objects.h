@@ -17,7 +17,7 @@ static PyObject *journal_type; /* NULL until `prepare_journal` */
 /* Fields, as offsets into their objects: X(type, attribute). */
 
 #define FIELDS(X) \
-    X(op, builder) X(op, turn) X(op, bare) X(op, path) X(op, _now) X(op, _clean) X(op, _t0) X(op, _raw) X(op, _logs) X(op, _streamed) X(op, _awaited) X(op, _returned) X(op, spending) X(op, replayed) \
+    X(op, builder) X(op, turn) X(op, bare) X(op, path) X(op, _now) X(op, _clean) X(op, _t0) X(op, _raw) X(op, _logs) X(op, _streamed) X(op, _awaited) X(op, _returned) X(op, spending) X(op, replayed) X(op, call) \
     X(turn, node) X(turn, path) X(turn, _counter) X(turn, _epoch) \
     X(core, txn) X(core, stream) X(core, recorded) X(core, now) X(core, _latest) X(core, epoch) X(core, ops) X(core, ended) \
     X(core, numbers) X(core, touched) X(core, redacted) \

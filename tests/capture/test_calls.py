@@ -226,6 +226,67 @@ def test_two_calls_in_one_op_of_the_programs(recording, provider):
     assert ["planner", "openai-compatible:gpt-5"] == [op.name for op in ops_of(recording)]
 
 
+def answer_of(number):
+    """Return an answer of chat with tokens of its own; OpenAI's example has others."""
+    usage = {"prompt_tokens": 100 * number, "completion_tokens": number, "total_tokens": 101 * number}
+    return Reply({**json.loads(CHAT.pieces[0]), "usage": usage})
+
+
+BLOCKS = {
+    "usage": lambda op, answers: [op.account(answer.usage) for answer in answers],
+    "answer": lambda op, answers: [op.account(answer) for answer in answers],
+    "figures": lambda op, answers: [
+        op.account(input_tokens=answer.usage.prompt_tokens, output_tokens=answer.usage.completion_tokens) for answer in answers
+    ],
+    "backwards": lambda op, answers: [op.account(answer.usage) for answer in reversed(answers)],
+    "the last": lambda op, answers: op.account(answers[-1].usage),
+    "the first": lambda op, answers: op.account(answers[0].usage),
+    "none": lambda _op, _answers: None,
+}
+
+
+@pytest.mark.parametrize("alike", [False, True])
+@pytest.mark.parametrize("how", BLOCKS)
+def test_the_program_accounts_for_several_calls_in_one_op(how, alike, recording, provider, client):
+    """Each call counts once, whichever of them the program accounts for: what has an op of its own is not entered a second time."""
+    with optree.session("agent") as session, optree.turn(), optree.llm("planner") as op:
+        answers = []
+        for number in (3, 1, 2):
+            provider.says(answer_of(2 if alike else number))
+            answers.append(client.chat.completions.create(model="gpt-5", messages=QUESTION))
+        BLOCKS[how](op, answers)
+    assert (3, 600, 6) == (session.totals.llm_requests, session.totals.input_tokens, session.totals.output_tokens)
+    assert [1, 1, 1] == [len(op.accounting) for op in ops_of(recording)]
+
+
+@pytest.mark.parametrize("returned", [-1, 0])
+def test_a_decorated_function_that_asks_again(returned, recording, provider, client):
+    """Each of its calls counts once, whichever answer it returns."""
+
+    @optree.llm(provider="openai", model="gpt-5")
+    def ask(messages):
+        answers = []
+        for number in (5, 1):
+            provider.says(answer_of(number))
+            answers.append(client.chat.completions.create(model="gpt-5", messages=messages))
+        return answers[returned]
+
+    with optree.session("agent") as session, optree.turn():
+        ask(QUESTION)
+    assert (2, 600, 6) == (session.totals.llm_requests, session.totals.input_tokens, session.totals.output_tokens)
+    assert [1, 1] == [len(op.accounting) for op in ops_of(recording)]
+
+
+def test_the_cost_that_the_program_gives_of_a_second_call(recording, provider, client):
+    """It is the cost of that call's own op."""
+    with optree.session("agent") as session, optree.turn(), optree.llm("planner") as op:
+        for number in (1, 2):
+            provider.says(answer_of(number))
+            op.account(client.chat.completions.create(model="gpt-5", messages=QUESTION), cost_usd=0.25 * number)
+    assert [(0.25,), (0.5,)] == [tuple(entry.cost_usd for entry in op.accounting) for op in ops_of(recording)]
+    assert 0.75 == session.totals.cost_usd
+
+
 @pytest.mark.captured("openai", "chat", "streamed", "cancelled", "failed", added="one line", checks=("calls", "answers"))
 def test_a_stream_that_is_broken_off_keeps_what_came(recording, provider, client):
     """A stream that the program closes is cancelled, with the text that came until then, and one that the provider cuts is failed."""
