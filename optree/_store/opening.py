@@ -109,7 +109,10 @@ def resume_session(
         builder = SessionTreeBuilder.over(core, loaded.session)
         _close_interrupted(builder, core)
         store.attach(builder)
-        store.snapshot()
+        if store.lost:
+            store.snapshot()  # at once: what says of its files that they are damaged also lets them be settled
+        else:
+            store.save_soon()
     except BaseException:  # an interrupt
         if stores is None:  # no other code knows of its files and threads
             store.discard()

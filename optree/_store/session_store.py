@@ -108,6 +108,11 @@ class SessionStore(SessionFiles):
         return self.journal.lost - self._healed
 
     @property
+    def has_lock(self) -> bool:
+        """True while the session is this store's to write."""
+        return self._lock.is_held
+
+    @property
     def finished(self) -> bool:
         """True if the session has ended and all of it is saved and billed, or is left to who settles it: nothing is left to do here."""
         done = self._saved and self._billed and not self._left and self.journal.last == self._covered
@@ -118,6 +123,10 @@ class SessionStore(SessionFiles):
         with self._writing:
             self._saved = side_by_side([self._write()]) == [True]
             return self._saved
+
+    def save_soon(self) -> None:
+        """Write a snapshot on the thread that saves."""
+        self._upkeep.ask()
 
     def flush(self, level: str = "write", timeout: float = 5.0) -> bool:
         """Deliver what is pending, to the operating system (`write`), to the disk (`sync`) or into a snapshot (`snapshot`).
@@ -215,12 +224,14 @@ class SessionStore(SessionFiles):
     def go_late(self, seconds: float) -> bool:
         """Write a journal of one's own for what is recorded late, since another store of this process goes on with the session.
 
-        False if that is just being saved, and for longer than so many seconds: it would be saved over what comes.
+        False if that is just being saved, and for longer than so many seconds: it would be saved over what comes; or if there are records
+        that no file takes.
         """
-        late = self.late_stores is not None or self.unwritten
-        return bool(late or if_free(self._writing, partial(self.stream.alone, self._go_late), seconds))
+        return self.late_stores is not None or bool(if_free(self._writing, partial(self.stream.alone, self._go_late), seconds))
 
     def _go_late(self, _held: bool) -> bool:
+        if not (self.journal.whole or self.journal.retry()) or self.unwritten:
+            return False
         self._forget_files()
         self._begin_again({}, is_others=True)
         self.stream.go_to((self.journal,))

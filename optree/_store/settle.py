@@ -6,7 +6,7 @@ settled from disk, by the first process that looks: any step may be done twice, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from time import monotonic, sleep, time
 from typing import Final
@@ -49,6 +49,7 @@ BEGIN_SECONDS = 60.0
 AGAIN_SECONDS = 5.0
 """After a session could not be settled that was let go here, it is tried again."""
 _TRIES, _PAUSE_SECONDS = 3, 0.02  # where a flush waits for it
+_LONGEST_PAUSE_SECONDS = 0.1  # where a begin waits for another process
 _MOST_TRIES = 12
 """After which a session is left to the next process; each time it waits for twice as long."""
 
@@ -256,6 +257,19 @@ def was_left(live: Path, system: OS) -> bool:
         pass_on(error)
     lock.release(held or [], system)
     return held is not None and not lock.is_running(live)
+
+
+def wait_until_saved(txn: str, options: StoreOptions, seconds: float, is_ours: Callable[[], bool]) -> bool:
+    """Wait, at most so many seconds, until a process that ended a session has saved it; not for one that goes on there, nor this one."""
+    until, pause = monotonic() + seconds, _PAUSE_SECONDS / 4
+    live = options.directory.live(txn) if is_txn(txn) and calls.may_name_a_file(txn) else None
+    with suppress(OSError):
+        while live is not None and monotonic() < until:
+            if not (is_directory(live) and lock.is_running(live) and _seems_ended(txn, options)) or is_ours():
+                break
+            sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+    return monotonic() < until
 
 
 def has_ended(txn: str, directory: Directory) -> bool:

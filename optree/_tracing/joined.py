@@ -14,7 +14,8 @@ from optree._ids import trace_id
 from optree._interrupts import WeakMembers
 from optree._records import OpBegin, TurnBegin
 from optree._store import SessionStore
-from optree._store.settle import settle_later, was_left
+from optree._store.options import StoreOptions
+from optree._store.settle import settle_later, wait_until_saved, was_left
 from optree._store.upkeep import SAVING
 from optree._tracing.handles import Session
 from optree._tree import apply
@@ -86,6 +87,14 @@ class Leaving:
             if was_left(store.live, store.options.system):
                 settle_later(store.txn, store.options, own=False)
 
+    def saved_by_others(self, txn: str, known: SessionStore | None, options: StoreOptions, seconds: float) -> bool:
+        """Wait until another process that ended a session has saved it; False if it has not within so many seconds.
+
+        Not where one of this process has it: the one that is *known*, or that late records have opened again.
+        """
+        stores = [store for store in (*self._ended, known) if store is not None and store.txn == txn]
+        return wait_until_saved(txn, options, seconds, lambda: any(store.has_lock for store in stores))
+
     def go_on(self, txn: str) -> None:
         """Let what is recorded late into a session that has ended here be a writer's of its own: it goes on, by another store.
 
@@ -93,6 +102,7 @@ class Leaving:
         """
         for store in self._ended:
             if store.txn == txn and not store.go_late(_SAVING_SECONDS):
+                settle_later(txn, store.options)
                 raise BusyError(f"session {txn} is being saved by this process: wait (optree.flush('snapshot')), then go on with it")
 
     def stores(self, *, closed: bool = True) -> list[SessionStore]:

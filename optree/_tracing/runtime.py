@@ -95,13 +95,13 @@ class Runtime:
         if (known := self.stores.get(resume or "")) is not None:
             self.end_abandoned()
             _ = known.ended and known.flush("snapshot", RESUME_SECONDS)  # without the lock; late records too
+        _ = resume and self.leaving.saved_by_others(resume, known, self._options(), RESUME_SECONDS)
         with self._lock:
             self._make_room()
             while True:
                 process = os.getpid()
                 session = self._begun(agent, attributes, holder, resume)
-                store = self.stores.get(session.txn)
-                if os.getpid() == process or (store is not None and store.process == os.getpid()):
+                if os.getpid() in (process, getattr(self.stores.get(session.txn), "process", None)):
                     note_begun(session.txn)
                     return session
                 self._leave_to_parent(session.txn)  # in a child that a signal's handler forked before the session had begun
@@ -296,12 +296,12 @@ class Runtime:
             self._wait_for_room()
             self._left = len(self.stores) - len(self.sessions)
 
-    def _close_ended(self) -> None:
-        """Close the stores whose session has ended and is saved, and the consoles that have printed all: they hold files and threads."""
+    def _close_ended(self, named: str = "") -> None:
+        """Close the stores whose session has ended and is saved, or *named*, and the consoles that have printed all: they hold files."""
         for txn in [txn for txn, console in list(self.consoles.items()) if txn not in self.sessions and console.finished]:
             self.past.update(counts_of([], [each for each in (self.consoles.pop(txn, None),) if each]))  # a fork may have been quicker
         ended = [store for _, store in self._not_open() if store.owner and store.ended]
-        for store in [store for store in ended if store.finished]:
+        for store in [store for store in ended if store.finished or store.txn == named]:
             store.close(0.0)  # before it is forgotten: an interrupt leaves it to the next time
             self._forget_closed(store)
             ended.remove(store)
@@ -419,7 +419,7 @@ class Runtime:
         """Go on with a session; where one cannot go on that the program *named*, begin another. Raises `SetupError`."""
         try:
             if named:
-                self._close_ended()  # its files may be this process's still
+                self._close_ended(txn)  # its files may be this process's still
                 self.leaving.go_on(txn)
                 if txn in self.stores or self.directory().exact(txn) is None:
                     raise NotFoundError(f"session {txn} is {'open in this process' if txn in self.stores else 'not there'}")

@@ -601,6 +601,7 @@ def test_an_idle_session_that_is_killed_lasted_until_then(directory):
     loaded = load(txn, directory)
     assert ("interrupted", True) == (loaded.state, loaded.session.seen_at >= last)
     _, store, _ = resume_session(txn, StoreOptions(directory))
+    assert store.flush("snapshot", 30)
     store.close(0.0)
     assert [] == settle_all(StoreOptions(directory))
     assert [] == keepers(directory)

@@ -1,6 +1,7 @@
 """`optree.session(resume=…)`: a program goes on with a session that it names, as a service does with a conversation."""
 
 import json
+import subprocess
 
 import pytest
 
@@ -342,3 +343,128 @@ def test_a_request_right_behind_late_records(finished, saved):
     told, txn = out.rstrip().rsplit(" ", 1)
     assert "[True, True, True, True, True] True" == told
     assert list("01234") == sorted(line.message for *_, op in optree.walk_ops(saved(txn).session) for line in op.logs)
+
+
+def test_a_request_while_the_one_before_still_logs(finished, saved):
+    """Each goes on with the session, though a thread of the request before logs and flushes all the while; all lines are there."""
+    code, out, err = finished("""
+        import threading
+        def log(op):
+            for number in range(6):
+                op.log(f"late {number}")
+                optree.flush()
+                threading.Event().wait(0.001)
+
+        txn, resumed, threads = None, [], []
+        for number in range(30):
+            with optree.session("a", resume=txn) as session, optree.turn(user="q"):
+                resumed += [session.resumed] if txn else []
+                session.message({"role": "user", "content": f"q{number}"})
+                with optree.tool("t") as op:
+                    pass
+                threads.append(threading.Thread(target=log, args=(op,)))
+                threads[-1].start()
+            txn = session.txn
+        for thread in threads:
+            thread.join()
+        print(resumed.count(True), optree.flush("snapshot", 30), optree.health()["lost"], txn)
+    """)
+    assert (0, "") == (code, err)
+    told, txn = out.rstrip().rsplit(" ", 1)
+    assert "29 True 0" == told
+    ops = [op for *_, op in optree.walk_ops(saved(txn).session)]
+    assert [[f"late {number}" for number in range(6)]] * 30 == [sorted(line.message for line in op.logs) for op in ops]
+    assert 30 == len(saved(txn).session.messages)
+
+
+SLOW = """
+import sys, time
+from optree._store.system import OS
+sync = OS.sync
+
+def slow(system, fd):
+    time.sleep(0.1)  # a disk that takes long
+    sync(system, fd)
+
+OS.sync = slow
+for line in sys.stdin:
+    with optree.session("a", resume=line.strip() or None) as session, optree.turn(user="q"):
+        history = len(session.history())
+        session.message({"role": "user", "content": "q"})
+    print(session.txn, history, flush=True)
+"""
+
+
+def test_requests_that_come_to_two_processes_in_turn(script):
+    """Each goes on with what the other has just ended, and is saving to a slow disk: none is without its history."""
+    processes, txn, told = [script(SLOW, stdin=subprocess.PIPE) for _ in range(2)], "", []
+    for number in range(8):
+        process = processes[number % 2]
+        process.stdin.write(f"{txn}\n")
+        process.stdin.flush()
+        txn, history = process.stdout.readline().split()
+        told.append((txn, int(history)))
+    assert [(txn, number) for number in range(8)] == told
+    for process in processes:
+        assert ("", "") == process.communicate()
+
+
+HANGS = """
+import threading
+from optree._store.system import OS
+with optree.session("a") as session, optree.turn(user="1"), optree.tool("t"):
+    pass
+assert optree.flush("snapshot", 30)
+go_on, sync = threading.Event(), OS.sync
+
+def hangs(system, fd):
+    go_on.wait(60)
+    sync(system, fd)
+
+OS.sync = hangs
+with optree.session("a", resume=session.txn) as again, optree.session("new", detached=True) as new:
+    print(again.resumed, flush=True)
+go_on.set()
+print(optree.flush("snapshot", 30))
+"""
+
+
+def test_a_resume_on_a_disk_that_hangs(finished):
+    """It does not wait for the disk, and holds up no other begin."""
+    assert (0, "True\nTrue\n", "") == finished(HANGS)
+
+
+TAKEN = """
+import json, subprocess, sys
+from optree._store import session_store
+
+def take(lock, work, seconds=0.0):
+    session_store.if_free = if_free
+    op.log("late")
+    optree.flush()
+    return if_free(lock, work, seconds)
+
+with optree.session("a") as session, optree.turn(user="1"), optree.tool("t") as op:
+    pass
+assert optree.flush("snapshot", 30)
+other = subprocess.Popen([sys.executable, "-c", OTHER, session.txn], stdin=-1, stdout=-1, text=True)
+other.stdout.readline()
+if_free, session_store.if_free = session_store.if_free, take
+with optree.session("a", resume=session.txn) as again:
+    print(again.resumed)
+print(optree.flush(), optree.health()["lost"])
+other.communicate("")
+print(optree.flush(), optree.health()["lost"])
+"""
+OTHER = """
+import optree, sys
+with optree.session("a", resume=sys.argv[1]):
+    print("begun", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_late_record_while_another_process_has_the_session(finished):
+    """One that comes just as this process tries to go on is told as lost, as any that no file takes, and is not forgotten."""
+    code, out, err = finished(f"OTHER = {OTHER!r}" + TAKEN)
+    assert (0, "False\nFalse 1\nFalse 1\n") == (code, out), err
