@@ -208,10 +208,14 @@ class SessionStore(SessionFiles):
         self.stream.close()
 
     def after_fork(self, flushed: MutableMapping[str, SessionStore] | None = None) -> None:
-        """In a forked child: write a journal of one's own into the session; if that has ended, at a record, and stand in *flushed* then."""
+        """In a forked child: write a journal of one's own into the session; if that has ended, at a record, and stand in *flushed* then.
+
+        Into one that is idle too only at a record: thousands may be open, and the child's descriptors are its program's.
+        """
+        lazy = self._is_idle
         self.forget()
         self.process = os.getpid()
-        self._begin_again(flushed)
+        self._begin_again(flushed, lazy=lazy)
         self.unwritable_reason = self.journal.problem and self.unwritable_reason
         self.stream.after_fork((self.journal,))
         if flushed is not None:
@@ -241,11 +245,11 @@ class SessionStore(SessionFiles):
             core.count_from(self.journal.base)
         return True
 
-    def _begin_again(self, late_stores: MutableMapping[str, SessionStore] | None, *, is_others: bool = False) -> None:
+    def _begin_again(self, late_stores: MutableMapping[str, SessionStore] | None, *, is_others: bool = False, lazy: bool = False) -> None:
         """Write a new journal of one's own, as if nothing had ended; what comes after the end stands in *late_stores*."""
         self.late_stores, self._is_others = late_stores, is_others
         self.ended = self._closed = self._billed = self._left = self._is_left_to_disk = False
-        self._begin_journal()
+        self._begin_journal(lazy=lazy)
 
     # Lock and journal
 
@@ -286,8 +290,8 @@ class SessionStore(SessionFiles):
             self._upkeep.end()
             self._expect_late().close_soon()
 
-    def _begin_journal(self) -> None:
-        """Begin a journal of this process; numbers of records and of writers go on from all that were ever given."""
+    def _begin_journal(self, *, lazy: bool = False) -> None:
+        """Begin a journal of this process, if *lazy* at its first record; numbers of records and writers go on from all that were given."""
         first = self.vector.get("0000", 0) + 1 if self.owner else 1
         if self.owner and not (self._loaded or self._fresh):
             first = last_given(self.live, self.vector, self._os, later=self._later) + 1
@@ -295,7 +299,7 @@ class SessionStore(SessionFiles):
             self.live, self.txn, __version__, first=first, sync=self.options.sync, system=self._os, ready=self._own_again,
             reopened=self._opened_again, make=False
         )  # fmt: skip
-        if self.late_stores is not None:
+        if self.late_stores is not None or lazy:
             self.journal.make_late()
         else:
             self.journal.make(0 if self.owner else None, max(map(int, self.vector), default=0), lazy=self._later, fresh=self._fresh)

@@ -650,6 +650,31 @@ end()
     assert ["None", str(upkeep.SYNC_SECONDS)] == run(script, directory).split()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="counts what is open in /proc")
+def test_a_fork_beside_many_idle_sessions(directory):
+    """A child begins no file in a session that is idle before it records there: what files it may have open are its program's."""
+    script = """
+import json
+for _ in range(300):
+    begin()
+record('parent'); rest()
+if not (pid := os.fork()):
+    free = [os.open(os.devnull, os.O_RDONLY) for _ in range(100)]
+    for context, _, _ in [scopes[0], scopes[-1]]:
+        context.run(op, 'child')
+    print(optree.flush(), optree.health()["lost"], len(os.listdir("/proc/self/fd")) < 200, flush=True)
+    os._exit(0)
+assert 0 == os.waitpid(pid, 0)[1]
+print(scopes[0][2], scopes[1][2], scopes[-1][2])
+end()
+print(optree.flush("snapshot", 60))
+"""
+    told, txns, saved = run(script, directory, limit=256).splitlines()
+    assert ("True 0 True", "True") == (told, saved)
+    names = [[op.name for turn in load(txn, directory).session.turns for op in turn.ops] for txn in txns.split()]
+    assert [["child", "parent"], ["parent"], ["child", "parent"]] == [sorted(found) for found in names]
+
+
 def test_many_sessions_that_are_open_at_once(directory):
     """With 400 sessions and 256 descriptors, a macOS's, nothing is refused; a second later few are open; all go on and end."""
     script = """
