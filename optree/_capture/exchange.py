@@ -398,7 +398,7 @@ class Exchange:
         """Read what was noted last, and end what that ends."""
         self._read(last=True)
         call, body = self._call, self._body
-        if isinstance(error, GeneratorExit) and body is not None and body.is_over:
+        if isinstance(error, GeneratorExit) and body is not None and (body.is_over or self._result.is_complete):
             error = None
         status, said = ended_by(error)
         refusal = self._refusal

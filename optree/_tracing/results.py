@@ -14,7 +14,7 @@ from optree._interrupts import pass_on
 from optree._nodes import USAGE_AT_START, Status
 from optree._tracing.recorded import note_foreign, note_type
 from optree._tracing.runtime import report_problem
-from optree._values import MAX_ITEMS, MAX_TEXT, encode, foreign_type, is_object
+from optree._values import MAX_ITEMS, MAX_TEXT, encode, foreign_type, is_list, is_object
 
 if TYPE_CHECKING:
     from optree._answers import Assembly, Piece
@@ -166,6 +166,14 @@ class ModelResult(OpResult):
                 self._account(block, provider)
         super().returned(value)
         self._unread(value)
+
+    @property
+    def is_complete(self) -> bool:
+        """True once a stream has told why each of its answers ended, and what it took: nothing that counts comes behind that."""
+        answer: dict[str, Any] = {} if self._assembly is None else self._assembly.answer
+        held = [one for name in ("choices", "candidates") if is_list(listed := answer.get(name)) for one in filter(is_object, listed)]
+        ends = [one.get("finish_reason") or one.get("finishReason") for one in held] or [answer.get("stop_reason")]
+        return all(ends) and bool(answer.get("usage") or answer.get("usageMetadata"))
 
     def ended(self, status: Status) -> None:
         """Record the answer that the chunks add up to."""

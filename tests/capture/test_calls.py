@@ -6,6 +6,7 @@ import json
 import threading
 import weakref
 
+import anthropic
 import httpx
 import httpx2
 import openai
@@ -17,7 +18,7 @@ from optree._nodes import Tokens
 from optree._tree import walk_ops, walk_sessions
 from optree._values import decode
 from optree.testing import capture
-from tests.capture.calls import CALLS, CHAT, CHAT_EVENTS, CHAT_TOOL, QUESTION, RESPONSE_EVENTS, chat, chat_stream
+from tests.capture.calls import CALLS, CHAT, CHAT_EVENTS, CHAT_TOOL, MESSAGE_EVENTS, QUESTION, RESPONSE_EVENTS, chat, chat_stream
 from tests.capture.provider import Provider, Reply, events
 
 REFUSED = Reply({"error": {"message": "slow down"}}, status=429, headers={"retry-after-ms": "1", "x-should-retry": "true"})
@@ -463,6 +464,47 @@ def test_the_last_event_is_the_end(recording, provider, client):
         gc.collect()
     op = only_op(recording)
     assert ("ok", Tokens(8, 5, 4, 0, 17, 3)) == (op.status, op.accounting[0].tokens)
+
+
+def test_what_is_left_behind_the_usage_was_complete(recording, provider, client):
+    """A stream that the program leaves when it has the usage went well: its answer is whole."""
+    provider.says(CHAT_EVENTS)
+    with optree.session("agent"), optree.turn():
+        for chunk in client.chat.completions.create(model="gpt-5", messages=QUESTION, stream=True):
+            if chunk.usage:
+                break
+        del chunk
+        gc.collect()
+    op = only_op(recording)
+    assert ("ok", Tokens(8, 5, 4, 0, 17, 3), None) == (op.status, op.accounting[0].tokens, op.response.partial)
+
+
+def test_what_is_left_behind_the_reason_of_its_end_was_complete(recording, provider):
+    """So did one of Anthropic's, which says both together, ahead of its last event."""
+    provider.says(MESSAGE_EVENTS)
+    with (
+        anthropic.Anthropic(base_url=provider.url, api_key="none", max_retries=0) as client,
+        optree.session("agent"),
+        optree.turn(),
+        client.messages.create(model="claude-5", max_tokens=9, messages=QUESTION, stream=True) as stream,
+    ):
+        for event in stream:
+            if event.type == "message_delta":
+                break
+    op = only_op(recording)
+    assert ("ok", Tokens(8, 5, 4, 0, 17, 0), None) == (op.status, op.accounting[0].tokens, op.response.partial)
+
+
+def test_what_is_left_ahead_of_the_usage_was_not(recording, provider, client):
+    """A stream that the program leaves at its last text, ahead of the usage that it asked for, is cancelled, with what came."""
+    provider.says(CHAT_EVENTS)
+    with optree.session("agent"), optree.turn():
+        for chunk in client.chat.completions.create(model="gpt-5", messages=QUESTION, stream=True):
+            if chunk.choices[0].finish_reason:
+                break
+        del chunk
+        gc.collect()
+    assert ("cancelled", True) == (only_op(recording).status, only_op(recording).response.partial)
 
 
 @pytest.mark.usefixtures("recording")
