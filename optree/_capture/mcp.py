@@ -206,6 +206,8 @@ class _JoinedTool(_ToolCall):
         self.scope = nullcontext()
         self.failure: FailureClass | None = None
         """Why it failed, for the end of the op."""
+        self.error: str | None = None
+        """What the server says of that."""
 
     def recorded(self, module: ModuleType) -> Any:  # noqa: ARG002 - as in its base
         """Return None: the program's tool ran, and so does its call."""
@@ -218,7 +220,8 @@ class _JoinedTool(_ToolCall):
         self.failure = why
 
     def _failed(self, op: Op, said: str) -> None:
-        op.log(said, "ERR", "response")  # what that means is for the program to say
+        op.log(said, "ERR", "response")  # what that means is for the program to say, or the framework's op of the tool
+        self.error = said
 
     def _account(self, op: Op, status: Any, error: str | None) -> None:
         """Leave that to the end of the op."""

@@ -221,6 +221,8 @@ def _end(node: _OpenNode, status: Status, error: str | None) -> None:
     scope = node.scope
     if scope is None:
         return
+    if status == "ok" and isinstance(failed := getattr(getattr(scope.op, "call", None), "error", None), str):
+        status, error = "failed", failed  # a call through MCP, of which the framework tells the model
     if scope.finish is not None:
         scope.finish(scope.handle, status, error)
     if CURRENT.get() is scope:

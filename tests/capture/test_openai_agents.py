@@ -9,6 +9,7 @@ agents = pytest.importorskip("agents", reason="the SDK is not there for this Pyt
 
 import openai  # noqa: E402
 from agents import Agent, GuardrailFunctionOutput, Model, ModelResponse, RunConfig, Runner, Usage, function_tool  # noqa: E402
+from agents.mcp import MCPServerStdio  # noqa: E402
 
 import optree  # noqa: E402
 from optree._capture import START, instrument, uninstrument  # noqa: E402
@@ -175,6 +176,37 @@ def test_a_tool_that_raises_failed(recording, provider):
     op = op_of(recording, "broken")
     assert ("failed", "ValueError: no such thermometer", "invalid") == (op.status, op.error, op.attributes["error.type"])
     assert "ok" == recording.tree.session.status
+
+
+SERVER = """
+from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+
+server = MCPServer("library")
+
+@server.tool()
+def broken() -> str:
+    '''Break.'''
+    raise ToolError("nope")
+
+server.run()
+"""
+
+
+def test_a_tool_behind_mcp_that_failed(recording, provider, tmp_path):
+    """Its op has failed, though the SDK tells the model what the server says; the run goes on."""
+    provider.says(Reply(body(calls("broken"))), RAINS)
+    (tmp_path / "server.py").write_text(SERVER)
+
+    async def asked():
+        async with MCPServerStdio(params={"command": sys.executable, "args": [str(tmp_path / "server.py")]}) as server:
+            return await ask(Agent(name="Reader", model="gpt-5", mcp_servers=[server]))
+
+    assert "It rains" == run(asked())
+    op = op_of(recording, "broken")
+    assert ("failed", [("failed", "broken")]) == (op.status, [(entry.status, entry.command) for entry in op.accounting])
+    assert "nope" in op.error
+    assert (1, "ok") == (recording.tree.session.totals.tools_failed, recording.tree.session.status)
 
 
 @pytest.mark.captured("openai-agents", "Runner", "tools", "at once", added="one line", checks="tools")
