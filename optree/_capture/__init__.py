@@ -36,6 +36,8 @@ class Library(NamedTuple):
     """Modules of it that are hooked, and what knows how: `module:function` of `optree._capture`."""
 
 
+_OLDEST: Final = {"websockets": 16}
+"""The first number of the oldest releases that were tried, where several were."""
 LIBRARIES: Final = {
     "httpx": Library("0.28", 1, {"httpx": "hooks:http_client"}),
     "httpx2": Library("2.16", 3, {"httpx2": "hooks:http_client"}),
@@ -269,7 +271,7 @@ def compared(package: str, release: str | None) -> Literal["older", "newer"] | N
     first = (release or "").partition(".")[0]
     if not first.isdecimal():
         return None
-    return "newer" if int(first) >= too_new else "older" if int(first) < int(tried.partition(".")[0]) else None
+    return "newer" if int(first) >= too_new else "older" if int(first) < _OLDEST.get(package, int(tried.partition(".")[0])) else None
 
 
 def release_of(package: str) -> str | None:

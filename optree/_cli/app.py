@@ -46,8 +46,8 @@ class Commands(TyperGroup):
             _refuse_settings_that_cannot_be()
             result = super().invoke(ctx)
             flush()
-        except BrokenPipeError:
-            _discard()
+        except (BrokenPipeError, SystemExit) as error:
+            _discard_if_unread(error)
             raise typer.Exit(OK) from None
         except (OptreeError, OSError) as error:
             raise _failed(error) from error
@@ -62,13 +62,20 @@ class Commands(TyperGroup):
         """Parse the command line."""
         try:
             return super().make_context(*args, **kwargs)
-        except BrokenPipeError:
-            _discard()
+        except (BrokenPipeError, SystemExit) as error:
+            _discard_if_unread(error)
             raise typer.Exit(OK) from None
         except (OptreeError, OSError) as error:  # help and version are printed here
             raise _failed(error) from error
         except typer.TyperException as error:
             raise _misused(error) from error
+
+
+def _discard_if_unread(error: BaseException) -> None:
+    """Write no more, as the reader of stdout has gone; raise another end of the process again, which rich makes of that in a help too."""
+    if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
+        raise error
+    _discard()
 
 
 def _refuse_settings_that_cannot_be() -> None:

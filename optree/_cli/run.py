@@ -265,7 +265,7 @@ def _report(outcome: _Outcome, tracing: Tracing) -> None:
     if more:
         complain(f"and {more:,} more session{'' if more == 1 else 's'} (optree ls)")
     if not named:
-        complain(_unsaved(outcome.directory) if outcome.begun else _nothing(outcome.txn, outcome.directory))
+        complain(_unsaved(outcome.directory) if outcome.begun else _nothing(outcome))
 
 
 def _flags(directory: Directory) -> list[str]:
@@ -300,15 +300,17 @@ def _unsaved(directory: Directory) -> str:
     return f"no session could be saved{reason}; name another place with --sessions-dir"
 
 
-def _nothing(txn: str, directory: Directory) -> str:
+def _nothing(outcome: _Outcome) -> str:
     parent = os.environ.get("OPTREE_PARENT", "").partition(":")[0]
     if parent:
         return f"the program was started from session {parent}, and what it recorded is there (optree tree {parent})"
     if is_disabled():
         return f"the program recorded nothing: {DISABLED}={os.environ[DISABLED]!r} switches optree off"
+    way = ", and asked no model that is seen (optree instrument lists what is)" if outcome.auto else ""
+    other = "" if outcome.auto else ", or record its calls of models by --auto"
     return (
-        f"the program recorded nothing as session {txn} in {directory.sessions}: decorate its agent with @optree.session, "
-        "and its steps with @optree.llm and @optree.tool, or record its calls of models by --auto"
+        f"the program recorded nothing as session {outcome.txn} in {outcome.directory.sessions}{way}: decorate its agent with "
+        f"@optree.session, and its steps with @optree.llm and @optree.tool{other}"
     )
 
 

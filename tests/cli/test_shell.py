@@ -228,3 +228,14 @@ print("rich" in sys.modules, sys.stderr.isatty())
     os.close(terminal)
     os.waitpid(pid, 0)
     assert b"False True" == shown.strip()
+
+
+@pytest.mark.parametrize("command", [["--help"], ["tree", "--help"]])
+def test_the_reader_of_a_help_goes_away(command):
+    """Who reads the first line of a help and no more changes nothing: no error, no word."""
+    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "cwd": REFERENCE.parents[2]}
+    started = subprocess.Popen([sys.executable, "-m", "optree", *command], **piped)
+    started.stdout.close()
+    with started:
+        assert b"" == started.stderr.read()
+    assert 0 == started.returncode
