@@ -123,6 +123,7 @@ def _call(asked: Asked) -> ObservedCall | None:
         op = None
     if op is not None:
         call = op.call = ObservedCall(op, None)
+        name_model(op, asked.model, asked.provider)
         if op.bare.request is None:
             op.builder.set_request(op, asked.parameters, asked.messages)
     elif not RUNTIME.config.enabled:

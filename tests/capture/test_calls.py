@@ -227,6 +227,21 @@ def test_two_calls_in_one_op_of_the_programs(recording, provider):
     assert ["planner", "openai-compatible:gpt-5"] == [op.name for op in ops_of(recording)]
 
 
+def test_a_bare_decorator_has_the_model_that_is_asked(recording, provider, client):
+    """An op of the program's that names no model has the one of its request, and its provider: by these it has its price."""
+    provider.says(CHAT)
+
+    @optree.llm
+    def ask(messages):
+        return client.chat.completions.create(model="gpt-5", messages=messages).choices[0].message.content
+
+    with optree.session("agent"), optree.turn():
+        ask(QUESTION)
+    op = only_op(recording)
+    [entry] = op.accounting
+    assert ("openai-compatible", "gpt-5") == (op.attributes["provider"], op.attributes["model"]) == (entry.provider, entry.model)
+
+
 def answer_of(number):
     """Return an answer of chat with tokens of its own; OpenAI's example has others."""
     usage = {"prompt_tokens": 100 * number, "completion_tokens": number, "total_tokens": 101 * number}
@@ -497,13 +512,15 @@ def test_what_is_left_behind_the_reason_of_its_end_was_complete(recording, provi
 
 def test_what_is_left_ahead_of_the_usage_was_not(recording, provider, client):
     """A stream that the program leaves at its last text, ahead of the usage that it asked for, is cancelled, with what came."""
-    provider.says(CHAT_EVENTS)
+    held = threading.Event()
+    provider.says(Reply(*CHAT_EVENTS.pieces[:-1], kind=CHAT_EVENTS.kind, hold=held))
     with optree.session("agent"), optree.turn():
         for chunk in client.chat.completions.create(model="gpt-5", messages=QUESTION, stream=True):
             if chunk.choices[0].finish_reason:
                 break
         del chunk
         gc.collect()
+    held.set()
     assert ("cancelled", True) == (only_op(recording).status, only_op(recording).response.partial)
 
 
