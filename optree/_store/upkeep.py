@@ -35,18 +35,19 @@ _SLOT_SECONDS = 0.05
 """Sessions that begin within such a time are looked at together, and those that have ended by then not at all."""
 SAVING = Worker("snapshot")
 """Does all that may take long: snapshots, bills, settling."""
-_SPARE = 8
-_MOST = 16
+_SPARE_DESCRIPTORS = 8  # kept free to save with, where many sessions are open
+_GROUP_SIZE = 16
 """Sessions in a group: each has a descriptor for its snapshot."""
-_MANY = 16
-"""Open sessions from which on descriptors are kept to save them with."""
+_RESERVE_FROM = 16
+"""The number of open sessions from which on they are kept."""
 _ROOM_SECONDS = 1.0
-_AT_ONCE = 3
+_CLOSED_AT_ONCE = 3
 """How often late records have their file closed behind them at once."""
-_LATE_SECONDS = 0.1
-_DOUBLED = 3
-"""How often that time is doubled at most: to less than a second, by which what they have is on the disk too."""
-_MOST_OPEN = 32
+_LATE_BACKOFF_SECONDS = 0.1
+"""After which it is closed then, at first."""
+_BACKOFF_DOUBLINGS = 3
+"""How often that is doubled at most: to less than a second, by which what they have is on the disk too."""
+_MOST_LATE_OPEN = 32
 late_open: set[Late] = set()
 """Those that have such files open, at most so many sessions' at a time, or records that are in no file yet."""
 _room_until = 0.0
@@ -224,7 +225,7 @@ calls.register_at_fork(after_in_child=_after_fork)
 def _keep_spare() -> None:
     """Take descriptors for saving. Where open sessions had all that there are, none of them could ever be closed."""
     with suppress(OSError):
-        _spare.extend(REAL.spare() for _ in range(_SPARE - len(_spare)))
+        _spare.extend(REAL.spare() for _ in range(_SPARE_DESCRIPTORS - len(_spare)))
 
 
 def _give_spare() -> None:
@@ -242,11 +243,11 @@ def _has_room() -> bool:
         return True
     taken: list[int] = []
     with suppress(OSError):
-        while len(taken) < _MOST + _SPARE:
+        while len(taken) < _GROUP_SIZE + _SPARE_DESCRIPTORS:
             taken.append(REAL.spare())
     for fd in taken:
         REAL.close(fd)
-    if is_room := len(taken) == _MOST + _SPARE:
+    if is_room := len(taken) == _GROUP_SIZE + _SPARE_DESCRIPTORS:
         _room_until = monotonic() + _ROOM_SECONDS
     return is_room
 
@@ -271,7 +272,7 @@ class Late:
         """Close again, now or later; where there can be no thread any more, the process's end does."""
         is_closed = False
         try:
-            may_wait = self._closed >= _AT_ONCE and len(late_open) < _MOST_OPEN and not self._is_refused()
+            may_wait = self._closed >= _CLOSED_AT_ONCE and len(late_open) < _MOST_LATE_OPEN and not self._is_refused()
             is_closed = not may_wait and self._close_now()
         finally:  # an interrupt too
             if not is_closed:
@@ -280,10 +281,10 @@ class Late:
     def close_soon(self) -> None:
         """Close on the thread."""
         late_open.add(self)
-        self._job.ask(_LATE_SECONDS * 2.0 ** min(max(0, self._closed - _AT_ONCE), _DOUBLED))
+        self._job.ask(_LATE_BACKOFF_SECONDS * 2.0 ** min(max(0, self._closed - _CLOSED_AT_ONCE), _BACKOFF_DOUBLINGS))
 
     def _aside(self) -> float | None:
-        return None if self._step(self._close_now) else _LATE_SECONDS * 2.0 ** min(self._closed, _DOUBLED)
+        return None if self._step(self._close_now) else _LATE_BACKOFF_SECONDS * 2.0 ** min(self._closed, _BACKOFF_DOUBLINGS)
 
     def _close_now(self, _held: object = None) -> bool:
         self._closed += 1
@@ -336,9 +337,9 @@ class Upkeep:
             self._not_before = monotonic() + SYNC_SECONDS  # one that ends soon is written once
             self._ticking.ask(min(SYNC_SECONDS, 2 * _SLOT_SECONDS - monotonic() % _SLOT_SECONDS))
             _open.add(self)
-            if len(_open) == _MANY:
+            if len(_open) == _RESERVE_FROM:
                 _keep_spare()  # at once: others may take all that there are before the thread that saves has its turn
-            elif len(_open) > _MANY and not _spare:
+            elif len(_open) > _RESERVE_FROM and not _spare:
                 Job(SAVING, _keep_spare, str).ask()  # behind what is just being saved with them
 
     def within(self, seconds: float, work: Callable[[], bool]) -> bool:
@@ -454,7 +455,7 @@ class Upkeep:
         try:
             side_by_side([self._saved()])
         finally:
-            if len(_open) >= _MANY:
+            if len(_open) >= _RESERVE_FROM:
                 _keep_spare()
         return None
 
@@ -463,7 +464,7 @@ class Upkeep:
         group: list[Upkeep] = [self]
         latest: Upkeep | None = self
         yield self._saved()
-        while latest is not None and len(group) < _MOST and monotonic() < until:
+        while latest is not None and len(group) < _GROUP_SIZE and monotonic() < until:
             latest = next((asking for asking in list(_asking) if asking not in group), None)  # one that asks again has another turn
             if latest is not None:
                 group.append(latest)
