@@ -339,7 +339,7 @@ class SessionNode(_Node):
     session_title: str | None = None
     """The title, for people."""
     latest_status: str | None = None
-    """What it was at last at, for people."""
+    """The latest status line, for people."""
     attributes_json: Raw | UnsetType = field(name="attributes", default=UNSET)
     """The attributes as JSON."""
     messages: list[Message] = []

@@ -31,7 +31,7 @@ from optree_otel.delivery import main
 main({sessions!a})
 """
 _END_SECONDS: Final = 5
-"""The process does nothing that takes the processor from the program before that has ended, or for this long."""
+"""How long the other process idles at most, waiting for the program's end: until then the processor is the program's."""
 _FILES: Final = ("_CERTIFICATE", "_CLIENT_KEY")
 """Ends of the names of variables that hold paths, which may be relative: the other process holds no directory."""
 _PYTEST: Final = ("PYTEST_VERSION", "PYTEST_CURRENT_TEST")

@@ -39,8 +39,8 @@ class Told(NamedTuple):
     code: str | None = None
     status: int = 0
     """The number that its code is, if that can be an HTTP status."""
-    is_for_now: bool = False
-    """True if it says that it passes soon, as Gemini's does for a limit by the minute."""
+    is_transient: bool = False
+    """True for a limit that resets within minutes, as Gemini's by the minute."""
 
 
 def outcome(error: BaseException | None) -> tuple[Status, str | None]:
@@ -70,7 +70,7 @@ def told_in(error: Any) -> Told:
         message if message is not None else next((parts for one in said if (parts := _parts(one))), ""),
         next((one for one in codes if _CODE.fullmatch(one)), None),
         next((found for name in ("code", "status") if (found := _status(error.get(name)))), 0),
-        _is_for_now(error.get("details")),
+        _is_transient(error.get("details")),
     )
 
 
@@ -173,7 +173,7 @@ def _status(code: Any) -> int:
     return number if type(number) is int and number in _STATUSES else 0
 
 
-def _is_for_now(details: Any) -> bool:
+def _is_transient(details: Any) -> bool:
     """Tell whether details of Gemini's say that a limit is one by the minute, or when to ask again."""
     for one in details if is_list(details) else ():
         if not is_object(one):

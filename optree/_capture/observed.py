@@ -229,7 +229,7 @@ class ClientCall:
         self._leave(None)
 
     def raised(self, error: BaseException) -> None:
-        """End the call, if no answer came; raise the refusal of a budget as it was."""
+        """End the call with an exception, if no answer came; a budget's refusal is raised unchanged."""
         self._leave(error)
         if isinstance(error, CarriedRefusal):
             raise error.args[0] from None

@@ -44,7 +44,7 @@ class Fault(NamedTuple):
     said: str
 
     def of(self, name: object) -> str:
-        """Return it as is said of the file of that name; line 0 is none."""
+        """Return the fault as text, with the file's *name*, and the line if there is one."""
         return f"{name}, line {self.line}: {self.said}" if self.line else f"{name}: {self.said}"
 
 

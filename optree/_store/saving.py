@@ -44,7 +44,7 @@ def saving(
     root, system, directory = tree.session, options.system, options.directory
     meta = _meta(root, position) | ({"damage": list(lost)} if lost else {})
     if last and root.ended_at is None:
-        meta["lastSeenAt"] = last_seen(root)  # of one that grows the journals say it
+        meta["lastSeenAt"] = last_seen(root)  # while a session runs, its journals tell it
     pieces = writer.pieces(redacted(tree)[0] if options.redacted else tree, meta, touched)
     if last and writer.compression == "zstd":
         for _ in unpacked_frames(pieces):

@@ -48,7 +48,7 @@ class Scope(Struct, eq=False):
     before: Scope | None = None
     """The scope that it replaced."""
     holder: Holder | None = None
-    """Of a scope whose `with` statement is not left in order yet."""
+    """A weak reference to what keeps the scope open; dead once its `with` block was dropped without being left."""
     finish: Callable[[Any, Status, str | None], None] | None = None
     """Ends its node."""
     piece: Scope | None = None

@@ -84,7 +84,7 @@ def class_of_status(status: int, message: str | None, told: Told | None = None) 
         return known
     if status < _BAD_REQUEST:  # an error among the events of a stream
         status = told.status or status
-    if _BY_STATUS.get(status) == "rate_limit" and told.is_for_now:
+    if _BY_STATUS.get(status) == "rate_limit" and told.is_transient:
         return "rate_limit"
     words = " ".join(filter(None, (told.code, told.message, message)))
     if (status in _WITH_QUOTA or status < _BAD_REQUEST) and _is_of_quota(words):

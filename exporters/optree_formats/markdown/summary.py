@@ -108,10 +108,10 @@ def _default_retrospective(turns: int, tools: Counter[str], codes: Counter[str],
 
 
 class State(Struct):
-    """What was so, once a number of events had happened."""
+    """Counters of a log, after its first *events* events."""
 
     events: int = 0
-    """How many had."""
+    """How many events are counted."""
     at: float | None = None
     """Time of the last, in epoch milliseconds."""
     session_id: str = ""
