@@ -107,11 +107,14 @@ def stop(*_):
 
 signal.signal(signal.SIGALRM, stop)
 try:
-    with optree.session("first"):
+    with optree.session("first"), optree.tool("line") as op:
+        op.log("line")
         raise Limit
 except Limit:
-    pass  # a failure is told by the console's thread: it is among those of before
+    pass  # a failure is told by the console's thread, and a line delivered by the stream's: they are among those of before
 optree.flush("snapshot")
+while "optree-stream" not in left()[1]:
+    time.sleep(0.01)
 before, hit, random = left(), 0, random.Random(1)
 while hit < 150:
     try:
