@@ -127,7 +127,8 @@ class Rest:
 
     def _of_threads(self) -> list[str]:
         """Return threads that are not those of a worker, which all sessions share, or are there twice."""
-        there, shared = Counter(thread.name for thread in threading.enumerate()), {f"optree-{worker._name}" for worker in background._workers}
+        there = Counter(thread.name for thread in threading.enumerate())
+        shared = {f"optree-{worker._name}" for worker in background._workers}
         found = [f"threads: {number} {name}" for name, number in there.items() if name.startswith(OURS) and number > (name in shared)]
         tasks = Path("/proc/self/task")
         unknown = len(list(tasks.iterdir())) - len(threading.enumerate()) if tasks.is_dir() else 0
