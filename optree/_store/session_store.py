@@ -138,10 +138,12 @@ class SessionStore(SessionFiles):
         done = self._retry() and delivered
         if level == "sync":
             return done and (self.finished or self._upkeep.within(timeout, self._journals.sync))
-        if level == "snapshot" and self.owner:
-            saved = self.finished or (not self._closed and self._upkeep.ask(timeout) and self._saved)
-            return saved or self.finished or not self.owner  # another thread may have closed it meanwhile, or gone on with it
-        return done
+        return self.save(timeout) if level == "snapshot" and self.owner else done
+
+    def save(self, timeout: float) -> bool:
+        """Have a snapshot written, and wait for it; False if it is not within *timeout* seconds, or could not be."""
+        saved = self.finished or (not self._closed and self._upkeep.ask(timeout) and self._saved)
+        return saved or self.finished or not self.owner  # another thread may have closed it meanwhile, or gone on with it
 
     def sync_soon(self) -> None:
         """Force to the disk what is due, together with other sessions' journals."""

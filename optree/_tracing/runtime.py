@@ -94,7 +94,7 @@ class Runtime:
         PRICES.load()
         if (known := self.stores.get(resume or "")) is not None:
             self.end_abandoned()
-            _ = known.ended and known.flush("snapshot", RESUME_SECONDS)  # without the lock; late records too
+            _ = known.ended and known.save(RESUME_SECONDS)  # without the lock; late records too
         _ = resume and self.leaving.saved_by_others(resume, known, self._options(), RESUME_SECONDS)
         with self._lock:
             self._make_room()

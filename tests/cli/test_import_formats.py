@@ -269,7 +269,7 @@ def test_formats_of_others_are_found(optree, log):
     info = site / "elsewhere-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: elsewhere\nVersion: 1.0\nProvides-Extra: broken\n")
-    (info / "entry_points.txt").write_text("[optree._formats]\nshout = elsewhere:SHOUT\nbroken = elsewhere_missing:X [broken]\n")
+    (info / "entry_points.txt").write_text("[optree.formats]\nshout = elsewhere:SHOUT\nbroken = elsewhere_missing:X [broken]\n")
     (site / "elsewhere.py").write_text(
         "from optree_formats.events import Events\n"
         "class Shout(Events):\n"

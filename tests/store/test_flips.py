@@ -66,6 +66,7 @@ def saved(begin, again, killed, kind):
     image = killed()
     if kind == "resumed":
         resumed, after = again("txn-1", image)
+        assert after.flush("snapshot")
         busy(resumed, 1)
         after.flush()
         image = killed(image)
