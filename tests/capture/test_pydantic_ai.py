@@ -200,9 +200,9 @@ def test_a_streamed_run(recording, provider, model, function):
 
 @pytest.mark.captured("pydantic-ai-slim", "agents", "streamed", "cancelled", added="one line", checks="calls")
 def test_a_stream_that_is_left(recording, provider, model):
-    """A stream that the program leaves early ends the run in order, and the call as cancelled."""
+    """A stream that the program leaves early, ahead of its usage, ends the run in order, and the call as cancelled."""
     hold = threading.Event()
-    provider.says(Reply(*CHAT_EVENTS.pieces, kind=EVENTS, hold=hold))
+    provider.says(Reply(*CHAT_EVENTS.pieces[:-1], kind=EVENTS, hold=hold))
 
     async def asking():
         async with Agent(model, name="forecaster").run_stream("Weather?") as result:
