@@ -54,7 +54,7 @@ def test_a_job_that_is_done_while_the_process_forks():
 AWAITED = """
 import os, signal
 import optree
-optree.configure(console=False, otel={"endpoint": "http://127.0.0.1:1"} if EXPORTS else "off")
+optree.configure(otel={"endpoint": "http://127.0.0.1:1"} if EXPORTS else "off")
 
 @optree.session(agent="root")
 def agent():

@@ -7,16 +7,13 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from optree import Directory, Loaded, SetupError, Tree
 from optree.exporting import Delivery
 from optree_otel import make
 from optree_otel.delivered import addressed, forget, pending
 from optree_otel.settings import resolve
-
-if TYPE_CHECKING:
-    pass
 
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 

@@ -86,6 +86,7 @@ class Fold:
     def take_op(self, path: str) -> OperationNode:
         """Return an op with all that it has so far, and hold it no longer, for callers that need only open ops. Raises `KeyError`."""
         op = self.ops.pop(path)
+        self._named.discard(path)
         self._complete(op)
         for entry in op.accounting:
             self._places.pop((path, entry.id), None)

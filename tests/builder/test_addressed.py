@@ -10,19 +10,9 @@ from optree._builder import Stream
 from optree._nodes import AccountingEntry, LogEntry, ReasoningChunk
 from optree._tree import Fold
 from optree.testing import START
+from tests.builder.test_outliving import Kept
 
 NOW = START * 1e3
-
-
-class Kept:
-    """Keeps records as a journal does."""
-
-    def __init__(self):
-        self.records = []
-
-    def take(self, batch):
-        """Keep copies of them: an entry may be changed later."""
-        self.records += [msgspec.json.decode(msgspec.json.encode(record), type=type(record)) for record in batch]
 
 
 @pytest.fixture
