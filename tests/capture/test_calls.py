@@ -494,6 +494,20 @@ def test_what_is_left_behind_the_usage_was_complete(recording, provider, client)
     assert ("ok", Tokens(8, 5, 4, 0, 17, 3), None) == (op.status, op.accounting[0].tokens, op.response.partial)
 
 
+def test_streams_that_are_forgotten_behind_their_usage(recording, provider, client):
+    """Each went well, in whatever order Python's collector ends what a client holds of it, in a cycle."""
+    gc.disable()  # else other threads collect some
+    try:
+        with optree.session("agent"), optree.turn():
+            for _ in range(12):
+                provider.says(Reply(*CHAT_EVENTS.pieces[:-1], b"", kind=CHAT_EVENTS.kind))
+                next(chunk for chunk in client.chat.completions.create(model="gpt-5", messages=QUESTION, stream=True) if chunk.usage)
+            gc.collect()
+    finally:
+        gc.enable()
+    assert [("ok", 17)] * 12 == [(op.status, op.accounting[0].tokens.total_tokens) for op in ops_of(recording)]
+
+
 def test_what_is_left_behind_the_reason_of_its_end_was_complete(recording, provider):
     """So did one of Anthropic's, which says both together, ahead of its last event."""
     provider.says(MESSAGE_EVENTS)
