@@ -65,6 +65,8 @@ test-frameworks: .venv-adk/made .venv-crewai/made ## the tests with frameworks t
 .venv-phoenix/made: PACKAGE := arize-phoenix
 .venv-mlflow/made: PACKAGE := mlflow
 .venv-crewai/made: PACKAGE := 'crewai[anthropic,litellm]==1.15.*' litellm==1.110.2 pytest pytest-xdist hypothesis --editable '.[otel]'
+.venv-frameworks/made: PACKAGE := llama-index-core==0.14.25 llama-index-llms-openai==0.8.3 'strands-agents[openai]==1.62.0' dspy==3.4.1 \
+	'smolagents[openai,litellm]==1.26.0' agno==3.1.10 pytest pytest-xdist hypothesis --editable '.[otel]'
 .venv-%/made: $(VENV)/made
 	@echo "== installing $(PACKAGE) into .venv-$* (a download of some hundred MB)"
 	@rm -rf .venv-$* && $(PY) -m venv .venv-$* && .venv-$*/bin/python -m pip install --quiet $(PACKAGE)
