@@ -11,7 +11,8 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache, partial
 from math import isfinite
-from typing import Any, Final, cast
+from types import NoneType
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 from msgspec import Struct
@@ -62,6 +63,8 @@ _INNER: Final[dict[str, dict[str, str]]] = {
     "cost": {"total_cost": "cost"},
 }  # fmt: skip
 """Members that are objects themselves, with the counts in them by name."""
+_PLAIN: Final = frozenset({"read", "written", "reasoning"})
+"""Counts in these that are taken as they are."""
 _HOLDERS: Final = ("usage", "usage_metadata", "token_usage", "tokens", "billed_units", "meta", "response_metadata")
 """Members of a response, or of a usage (Cohere), that hold the figures."""
 _ENVELOPES: Final = ("response", "message", "body", "result")
@@ -95,6 +98,8 @@ SERVER_TOOLS: Final = "server_tool_calls"
 _ITEMS: Final = frozenset({"output", "content", "additional_kwargs"})
 _GROUNDED: Final = frozenset({"candidates", "response_metadata"})
 """Members of an answer in which it has such calls, or says that it searched."""
+_SEARCHED: Final = frozenset({"annotations", "executed_tools"})
+"""Members of a message that tell of a search."""
 _BILLED_CALLS: Final = frozenset(
     {"web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "shell_call", "x_search_call"}
 )
@@ -176,7 +181,7 @@ def read(
     if type(given) is Usage and not figures:  # it was read before
         return given
     known = counts_beside(provider, model)
-    first, second = _Figures(), _Figures()
+    first = second = _Figures()
     if given is not None:
         try:
             _gather(_members(given), first, 0)
@@ -188,16 +193,16 @@ def read(
             among = f", of {redact(', '.join(first.rest))[:80]}" if first.rest else ""
             first.flaws.append(f"no figure in it is known{among}")
         _complete(first, _beside(first, known, includes_cached, named=False), f"{type(given).__name__} given as usage")
+    counts, money, rest = first.counts, first.money, first.rest
     if figures:
+        second = _Figures()
         _gather(figures, second, _DEPTH)
         _complete(second, _beside(second, known, includes_cached, named=True), "")
-    counts = first.counts | second.counts
-    usage = Usage(_tokens(counts, second if second.counts else first), rest=first.rest | second.rest, flaws=first.flaws + second.flaws)
-    usage.fault = first.fault or second.fault
-    money = first.money | second.money
-    usage.cost_usd = money.get("cost", money["ticks"] / TICKS if "ticks" in money else None)
-    usage.upstream_cost_usd = money.get("upstream")
-    return usage
+        counts, money, rest = counts | second.counts, money | second.money, rest | second.rest
+    tokens = _tokens(counts, second if second.counts else first)
+    flaws = first.flaws if second is first else first.flaws + second.flaws
+    cost = money.get("cost", money["ticks"] / TICKS if "ticks" in money else None)
+    return Usage(tokens, cost, money.get("upstream"), rest, flaws, first.fault or second.fault)
 
 
 def server_tools(answer: Mapping[str, Any]) -> dict[str, int]:
@@ -215,6 +220,8 @@ def server_tools(answer: Mapping[str, Any]) -> dict[str, int]:
             calls[name] = calls.get(name, 0) + 1
     for choice in _items(answer, "choices"):
         message = _member(choice, "message")
+        if is_object(message) and _SEARCHED.isdisjoint(message):
+            continue
         cited = [note for note in _items(message, "annotations") if _member(note, "type") == "url_citation"]
         if searched := [*cited, *_items(message, "executed_tools")]:  # the latter are Groq's
             calls["web_search"] = calls.get("web_search", 0) + len(searched)
@@ -331,30 +338,66 @@ def _snake(name: str) -> str:
     return known
 
 
+class _Shape(NamedTuple):
+    """How a block is read, as far as the names and the types of its members tell."""
+
+    held: str | None
+    """The member that holds the figures, and is read in place of the block."""
+    tier: str | None
+    timings: str | None
+    cached: str | None
+    """Cohere's count, beside what is held."""
+    is_response: bool
+    members: tuple[tuple[str, str, str | None], ...]
+    """Those that are not None: each by its name, that in snake case, and what it counts."""
+    counted: frozenset[str]
+    """Of those that count something, the names in snake case."""
+
+
+@lru_cache(256)
+def _shape(names: tuple[str, ...], kinds: tuple[type, ...]) -> _Shape:
+    """Return how a block is read that has members of these names and types."""
+    members = tuple(
+        (name, known := _snake(name), _COUNTS.get(known)) for name, kind in zip(names, kinds, strict=True) if kind is not NoneType
+    )
+    named = {known: name for name, known, _ in members}
+    held = _holder(named, dict(zip(names, kinds, strict=True))) if named.keys().isdisjoint(_MAIN) else None
+    tier, timings, cached = (named.get(known) for known in ("service_tier", "timings", "cached_tokens"))
+    counted = frozenset(known for _, known, kind in members if kind is not None)
+    return _Shape(held, tier, timings, cached, not _RESPONSE.isdisjoint(names), members, counted)
+
+
 def _gather(block: Mapping[str, Any], figures: _Figures, depth: int) -> None:
     """Take the figures whose names we know from a block; the rest is kept. A member that holds the figures is read first."""
-    block = _named(block)
-    snake = {name: _snake(name) for name in block}
+    given, block = block, _named(block)
+    shape_of = _shape if block is given else _shape.__wrapped__  # of short names that were met before
+    shape = shape_of(tuple(block), tuple(map(type, block.values())))
     if depth < _DEPTH:
-        named = {snake[name]: name for name, value in block.items() if value is not None}
-        held = _holder(block, named)
-        tier = block[named["service_tier"]] if "service_tier" in named else None
+        tier = None if shape.tier is None else block[shape.tier]
         tier = tier.get("type") if is_object(tier) else tier  # Bedrock's
         if isinstance(tier, str) and tier not in _USUAL_TIERS:  # it has a price of its own
             figures.rest["service_tier"] = tier
-        if tools := block.get(SERVER_TOOLS) or (None if _RESPONSE.isdisjoint(block) else server_tools(block)):
+        if tools := block.get(SERVER_TOOLS) or (server_tools(block) if shape.is_response else None):
             figures.rest[SERVER_TOOLS] = tools
-        if held is not None and named.keys().isdisjoint(_MAIN):
-            _gather(_members(block[held]), figures, depth + 1)
-            if "cached_tokens" in named:  # Cohere's, beside its `tokens`
-                _take("cached_tokens", block[named["cached_tokens"]], figures)
+        if shape.held is not None:
+            _gather(_members(block[shape.held]), figures, depth + 1)
+            if shape.cached is not None:
+                _take("cached_tokens", block[shape.cached], figures)
             return
-        if "timings" in named and _timed(block[named["timings"]], figures):
+        if shape.timings is not None and _timed(block[shape.timings], figures):
             return
-    response = not _RESPONSE.isdisjoint(snake)
-    for name, value in block.items():
+    _take_members(block, shape, figures)
+
+
+def _take_members(block: Mapping[str, Any], shape: _Shape, figures: _Figures) -> None:
+    figures.names.update(shape.counted)
+    for name, known, kind in shape.members:
+        value = block[name]
+        if kind is not None and type(value) is int and 0 <= value <= MAX_COUNT:
+            figures.counts[kind] = value
+            continue
         try:
-            if value is not None and not _take(snake[name], value, figures) and not response:
+            if not _take(known, value, figures) and not shape.is_response:
                 figures.rest[name] = value
         except Exception as error:  # noqa: BLE001 - a value's own code may raise anything
             pass_on(error)
@@ -362,16 +405,17 @@ def _gather(block: Mapping[str, Any], figures: _Figures, depth: int) -> None:
             figures.flaws.append(figures.fault)
 
 
-def _holder(block: Mapping[str, Any], named: dict[str, str]) -> str | None:
-    """Return the name of the member that holds the figures, by the names that the block has in snake case; None if none does."""
+def _holder(named: Mapping[str, str], kinds: Mapping[str, type]) -> str | None:
+    """Return the name of the member that holds the figures, by the names in snake case and the types; None if none does."""
     if named.keys().isdisjoint(_HOLDING):
         return None
     holders = (*_HOLDERS, *_ENVELOPES) if named.keys().isdisjoint(_NUMBERS) else _HOLDERS
-    return next((named[known] for known in holders if known in named and _holds(block[named[known]])), None)
+    return next((named[known] for known in holders if known in named and _holds(kinds[named[known]])), None)
 
 
-def _holds(value: object) -> bool:
-    return value is not None and not issubclass(type(value), (str, int, float, list, tuple))
+def _holds(kind: type) -> bool:
+    """Tell whether a value of this type may have members."""
+    return not issubclass(kind, (NoneType, str, int, float, list, tuple))
 
 
 def _timed(timings: object, figures: _Figures) -> bool:
@@ -392,10 +436,9 @@ def _take(name: str, value: Any, figures: _Figures) -> bool:
         hour = [count(_member(entry, "inputTokens"), name, figures.flaws) or 0 for entry in value if _member(entry, "ttl") == "1h"]
         figures.rest |= {"cache_write_1h_tokens": sum(hour)} if any(hour) else {}
         return True
-    if name in _INNER and _holds(value):
-        rest = {key: item for key, item in _members(value).items() if item is not None and not _take_inner(name, key, item, figures)}
+    if name in _INNER and _holds(cast("type[object]", type(value))):
         figures.names.add(name)
-        if rest:
+        if rest := _take_parts(name, _members(value), figures):
             figures.rest[name] = rest
         return True
     if (kind := _COUNTS.get(name)) is not None:
@@ -408,6 +451,17 @@ def _take(name: str, value: Any, figures: _Figures) -> bool:
             figures.money[kind] = money
         return True
     return False
+
+
+def _take_parts(name: str, parts: Mapping[str, Any], figures: _Figures) -> dict[str, Any]:
+    """Take the members of one that is an object itself; returns those whose names are not known."""
+    counts, kinds, rest = figures.counts, _INNER[name], dict[str, Any]()
+    for key, item in parts.items():
+        if type(item) is int and (kind := kinds.get(key)) in _PLAIN and 0 <= item <= MAX_COUNT:
+            counts.setdefault(kind, item)
+        elif item is not None and not _take_inner(name, key, item, figures):
+            rest[key] = item
+    return rest
 
 
 def _take_inner(name: str, key: str, value: Any, figures: _Figures) -> bool:

@@ -641,7 +641,7 @@ def test_a_fault_of_ours_while_it_is_read_is_counted(monkeypatch, place, error):
     builder = SessionTreeBuilder("a")
     op = builder.begin_op("llm", "openai:m")
     monkeypatch.setattr(f"optree._usage.{place}", raises)
-    op.account({"prompt_tokens": 812, "completion_tokens": 4})
+    op.account({"prompt_tokens": 812.0, "completion_tokens": 4.0})
     assert ([0], 1) == ([entry.tokens.total_tokens for entry in op.node.accounting], builder.core.stream.failures)
 
 

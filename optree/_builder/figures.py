@@ -108,8 +108,7 @@ def take_usage(
 
     Returns impossible and unknown figures, a sentence each: those that are reported for the first time in this session.
     """
-    known = {name: value for name, value in named.items() if value is not None}
-    figures = _fill(core, entry, known)
+    figures = _fill(core, entry, named) if named else {}
     given_usage, *others = arguments
     try:
         usage = read(given_usage, figures, provider=entry.provider, model=entry.model, includes_cached=includes_cached)
@@ -129,18 +128,20 @@ def take_usage(
     entry.details = core.attributes(rest) if rest else UNSET
     strange = [name for name in figures if name in usage.rest]
     flaws = [f"account({name}=…): no such figure is known; it is kept in the entry's details" for name in strange]
-    flaws += [_BY_NAME] if others else []
-    return [flaw for flaw in [*flaws, *usage.flaws] if core.first_time(_NUMBERS.sub("", flaw))]
+    flaws += [_BY_NAME, *usage.flaws] if others else usage.flaws
+    return [flaw for flaw in flaws if core.first_time(_NUMBERS.sub("", flaw))]
 
 
 def _fill(core: Core, entry: AccountingEntry, more: dict[str, Any]) -> dict[str, Any]:
     """Set fields of an entry that are no usage by name; returns what it has no field for."""
     left: dict[str, Any] = {}
     for key, value in more.items():
+        if value is None:
+            continue
         if key in _SIZES:
-            setattr(entry, key, None if value is None else whole(value))
+            setattr(entry, key, whole(value))
         elif key in _TEXTS:
-            setattr(entry, key, None if value is None else core.text(text(value)))
+            setattr(entry, key, core.text(text(value)))
         else:
             left[key] = value
     return left

@@ -198,11 +198,13 @@ class Op(EntryState, eq=False):
             if tokens is not None and (cost_usd is None or (type(cost_usd) is float and is_possible_cost(cost_usd))):
                 entry.tokens, entry.cost_usd = tokens, cost_usd
             else:
-                named = {
-                    "input_tokens": input_tokens, "output_tokens": output_tokens, "cache_read_tokens": cache_read_tokens,
-                    "cache_write_tokens": cache_write_tokens, "reasoning_tokens": reasoning_tokens, "cost_usd": cost_usd,
-                }  # fmt: skip
-                for flaw in take_usage(self.builder.core, entry, (usage, *others), {**named, **more}, input_includes_cached):
+                named: dict[str, Any] = {**more}
+                if not (input_tokens is output_tokens is cache_read_tokens is cache_write_tokens is reasoning_tokens is cost_usd is None):
+                    named |= {
+                        "input_tokens": input_tokens, "output_tokens": output_tokens, "cache_read_tokens": cache_read_tokens,
+                        "cache_write_tokens": cache_write_tokens, "reasoning_tokens": reasoning_tokens, "cost_usd": cost_usd,
+                    }  # fmt: skip
+                for flaw in take_usage(self.builder.core, entry, (usage, *others), named, input_includes_cached):
                     self._warn(flaw)
             if strange is not None and self.builder.core.first_time(strange):
                 self._warn(strange)

@@ -97,7 +97,9 @@ def _is_same_member(member: tuple[Any, Any], kept: tuple[Any, Any]) -> bool:
     (key, value), (known, copy) = member, kept
     if type(key) is not str or key != known:
         return False
-    return (value is copy and type(value) is str) or is_same(value, copy)
+    if type(value) is str and type(copy) is str:
+        return value == copy
+    return is_same(value, copy)
 
 
 _COMPARED: frozenset[type] = frozenset({str, int, bool, type(None)})
