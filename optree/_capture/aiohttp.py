@@ -71,7 +71,7 @@ def _sending(
     exchange, to = begun
     unpacks = kwargs.get("auto_decompress")
     unpacks = getattr(session, "auto_decompress", True) if unpacks is None else bool(unpacks)
-    answer = ACTIVE.answer(exchange.op, to.path, to.query_string)
+    answer = ACTIVE.answer(exchange.op, to.path, to.query_string, exchange.sent)
     given = None if answer is None else functools.partial(give, session, answer, method, to, kwargs)
     return _ClientSending(exchange, noted, given, unpacks=unpacks)
 

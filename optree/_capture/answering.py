@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
 from optree._capture.recorded import RecordedCall
 from optree._capture.refusals import charset_of
+from optree._capture.text_answers import answer_by_text, interface_of, whole_answer_by_text
 from optree._nodes import USAGE_AT_START, OperationNode
 from optree._tracing.failures import BODY_TYPE, ERROR_BODY, ERROR_TYPE
 from optree._values import decode, encode, is_list, is_object
@@ -46,16 +47,23 @@ class StoredReply(NamedTuple):
     exception; None where the body is whole."""
 
 
-def reply_of(call: RecordedCall, path: str, query: str) -> StoredReply | None:
-    """Return a recorded answer as it goes over the wire; None for one that cannot be given."""
+def reply_of(call: RecordedCall, path: str, query: str, sent: Any = None) -> StoredReply | None:
+    """Return a recorded answer as it goes over the wire, to a request as it is *sent*; None for one that cannot be given."""
     node = call.node
+    if sent is not None and is_object(call.request):  # a request that the program records need not say how its answer is to come
+        call = RecordedCall(node, call.request | sent)
     if node.status == "failed" and node.response is None:
         return _failed_as_recorded(call, path, query)
     if node.response is None or node.response.truncated:
         return None
     if node.response.partial or node.status == "cancelled":
         return _broken_off(call, path, query)
-    kind, body = body_of(decode(node.response.payload), path, query, call.request)
+    answer = decode(node.response.payload)
+    if isinstance(answer, str) and not path.endswith(WEBSOCKET):  # as the program recorded it
+        answer = whole_answer_by_text(interface_of(path), answer, node)
+        if answer is None:
+            return None
+    kind, body = body_of(answer, path, query, call.request)
     return StoredReply(int(HTTPStatus.OK), {"content-type": kind, **_request_id(node)}, body)
 
 
@@ -147,37 +155,19 @@ def error_body_of(error: Any, path: str, query: str, request: Any) -> tuple[str,
 
 def broken_body_of(said: str, thought: str, model: Any, usage: Any, path: str, request: Any) -> tuple[str, bytes] | None:
     """Return the content type and body of a stream that broke off, by its text, reasoning and first usage; None where that is not known."""
-    low, thoughts = path.lower().rstrip("/"), [thought] if thought else []
-    if ":streamgeneratecontent" in low:
-        parts = [*({"text": one, "thought": True} for one in thoughts), *([{"text": said}] if said else [])]
-        return _EVENTS, _event({"candidates": [{"content": {"role": "model", "parts": parts}, "index": 0}], "modelVersion": model})
-    if low.endswith("/api/chat"):
-        message = {"role": "assistant", "content": said} | ({"thinking": thought} if thought else {})
-        return _LINES, encode({"model": model, "message": message, "done": False}) + b"\n"
-    if not (is_object(request) and request.get("stream") is True):
+    interface = interface_of(path)
+    answer = answer_by_text(interface, said, thought, model)
+    if interface == "gemini" and ":streamgeneratecontent" in path.lower():
+        return _EVENTS, _event(answer)
+    if interface == "ollama":
+        return _LINES, encode(answer) + b"\n"
+    if answer is None or not (is_object(request) and request.get("stream") is True) or interface not in _EVENTS_OF:
         return None
-    answer: dict[str, Any] = {"id": "broken-off", "created": 0, "created_at": 0, "model": model}
-    if low.endswith("/responses"):
-        output: list[Any] = [{"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": one}]} for one in thoughts]
-        text: dict[str, Any] = {"type": "output_text", "text": said, "annotations": []}
-        output += [{"type": "message", "id": "msg", "role": "assistant", "content": [text]}] if said else []
-        events = _numbered(_responses(answer | {"output": output, "parallel_tool_calls": True, "tool_choice": "auto", "tools": []}))
-    elif low.endswith("/messages"):
-        blocks: list[Any] = [{"type": "thinking", "thinking": one, "signature": ""} for one in thoughts]
-        events = _anthropic(answer | {"content": [*blocks, *([{"type": "text", "text": said}] if said else [])], "usage": usage})
-    elif low.endswith("/v2/chat"):
-        kinds = [{"type": "thinking", "thinking": one} for one in thoughts]
-        events = _cohere({"id": answer["id"], "message": {"content": [*kinds, {"type": "text", "text": said}]}})
-    elif low.endswith("/completions"):
-        message = {"role": "assistant", "content": said} | ({"reasoning_content": thought} if thought else {})
-        is_chat = low.endswith("/chat/completions")
-        choice = {"index": 0, "message": message} if is_chat else {"index": 0, "text": said, "finish_reason": None}
-        return _EVENTS, _event(next((_chat if is_chat else _completion)(answer | {"choices": [choice]})))
-    else:
-        return None
-    told = list(events)
-    last = max((at for at, one in enumerate(told) if "delta" in str(one["type"])), default=0)
-    return _EVENTS, b"".join(_event(one, name=True) for one in told[: last + 1])
+    events = list(_EVENTS_OF[interface](answer | ({"usage": usage} if interface == "anthropic" else {})))
+    if interface in ("chat", "completions"):
+        return _EVENTS, _event(events[0])
+    last = max((at for at, one in enumerate(events) if "delta" in str(one["type"])), default=0)
+    return _EVENTS, b"".join(_event(one, name=True) for one in events[: last + 1])
 
 
 def text_body_of(said: str, kind: str) -> tuple[str, bytes]:
@@ -383,3 +373,13 @@ def _cohere(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield {"type": "citation-start", "index": place, "delta": {"message": {"citations": cited}}}
         yield {"type": "citation-end", "index": place}
     yield {"type": "message-end", "delta": {name: value for name, value in answer.items() if name not in ("id", "message")}}
+
+
+_EVENTS_OF: Final[dict[str, Callable[[dict[str, Any]], Iterator[dict[str, Any]]]]] = {
+    "chat": _chat,
+    "completions": _completion,
+    "responses": lambda answer: _numbered(_responses(answer)),
+    "anthropic": _anthropic,
+    "cohere": _cohere,
+}
+"""The events of a streamed answer, by its interface."""

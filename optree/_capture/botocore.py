@@ -45,7 +45,7 @@ def _calling(is_on: Callable[[], bool], made_by: Any = None, operation: Any = No
     exchange = _begun(made_by, operation, given) if known and is_on() and is_wanted() else None
     if exchange is None:
         return None
-    answer = ACTIVE.answer(exchange.op)
+    answer = ACTIVE.answer(exchange.op, operation)
     return _Calling(exchange, operation, None if answer is None else functools.partial(_given, made_by, operation, answer))
 
 

@@ -80,7 +80,7 @@ def begin_asked(asked: Asked | None) -> Exchange | None:
         call = _call(asked)
     except BudgetExceeded as refusal:
         raise (refusal if client_call() is None else CarriedRefusal(refusal)) from None
-    return None if call is None else Exchange(call)
+    return None if call is None else Exchange(call, asked.parameters)
 
 
 def begin_unasked(asked: Asked) -> Exchange | None:
@@ -172,11 +172,13 @@ class Exchange:
 
     __slots__ = (
         *("_asked", "_began", "_body", "_call", "_chunks", "_is_over", "_kind", "_limit", "_lock", "_noted", "_number", "_read_to"),
-        *("_refusal", "_result", "_status", "_whole"),
+        *("_refusal", "_result", "_status", "_whole", "sent"),
     )
 
-    def __init__(self, call: ObservedCall) -> None:
+    def __init__(self, call: ObservedCall, sent: dict[str, Any]) -> None:
         self._call = call
+        self.sent = sent
+        """The members of the request but for the messages."""
         self._began = monotonic()
         self._lock: RLock | None = None
         """Held while it is read; None where no pieces come, which the worker might read as well."""

@@ -121,7 +121,7 @@ def _send(
     exchange = begin(request.method, request.url.host, request.url.path, content)
     if exchange is None:
         return None
-    answer = ACTIVE.answer(exchange.op, request.url.path, request.url.query.decode("latin-1"))
+    answer = ACTIVE.answer(exchange.op, request.url.path, request.url.query.decode("latin-1"), exchange.sent)
     given = None if answer is None else functools.partial(_given, module, request, answer, is_stream=bool(kwargs.get("stream")))
     return _Sending((id(request), id(content)), exchange, noted, given)
 

@@ -20,7 +20,7 @@ from optree._tracing.recorded import RESULT_TYPE, Recorded
 from optree._tree import Tree
 from optree._tree.path import Path
 from optree._tree.walk import walk_ops
-from optree._values import decode, is_list, is_object, restored, truncated
+from optree._values import decode, is_list, is_object, restored
 from optree.errors import OptreeError
 from optree.redaction import REDACTED, redact
 
@@ -29,6 +29,8 @@ EVENT, EVENT_KEY = "event", "event.key"
 _NO_KEY: Final = ("event_id", "previous_item_id", "item_id")
 """Members of an event that are others each time."""
 _SHOWN: Final = 80
+_BEFORE: Final = 20
+"""Characters of what differs that are shown, and how many of them stand before the difference."""
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
 _Place = tuple[str, ...]
 
@@ -67,6 +69,9 @@ class RecordedSession:
             ops = ops[:first]
         asked = [op for op in ops if op.request is not None and (op.kind == "llm" or (op.kind == "tool" and tools))]
         calls = [RecordedCall(op, request_of(op, tree.pool), places[op.path], inside.get(op.path, ())) for op in asked]
+        whole = {(call.key, call.place) for call in calls if call.node.status != "interrupted"}
+        # One that a kill broke off, and that was made again when the session was gone on with, is no other call.
+        calls = [call for call in calls if call.node.status != "interrupted" or (call.key, call.place) not in whole]
         self.models = [call for call in calls if call.node.kind == "llm"]
         self.tools = [call for call in calls if call.node.kind == "tool"]
         self.without_arguments = frozenset(op.name for op in ops if op.kind == "tool" and op.request is None)
@@ -98,6 +103,8 @@ def why_unusable(node: OperationNode) -> str:
     """Say why a recorded answer cannot be given again."""
     if node.response is not None and node.response.truncated and not node.response.partial:
         return f"the answer at {node.path} was too long to be recorded whole"
+    if node.response is not None and node.status == "ok":
+        return f"the answer at {node.path} is a text, and the form of an answer there is not known"
     return f"the call at {node.path} was broken off when it was recorded"
 
 
@@ -232,9 +239,14 @@ def first_difference(before: Any, now: Any, where: str = "") -> str:
             if _key(one) != _key(other):
                 return first_difference(one, other, f"{where}[{place}]")
         return f"{where} has {len(now)} items, not {len(before)}"
-    return f"{where or 'the request'} is {_short(now)}, not {_short(before)}"
+    return f"{where or 'the request'} is {_short(now, before)}, not {_short(before, now)}"
 
 
-def _short(value: Any) -> str:
-    said = json.dumps(value, ensure_ascii=False, default=str)
-    return said if len(said) <= _SHOWN else truncated(said, _SHOWN, len(said))
+def _short(value: Any, other: Any) -> str:
+    """Return a value as JSON, of a long one the part from just before where it differs from another."""
+    said, beside = (json.dumps(one, ensure_ascii=False, default=str) for one in (value, other))
+    if len(said) <= _SHOWN:
+        return said
+    same = next((at for at, (one, two) in enumerate(zip(said, beside, strict=False)) if one != two), min(len(said), len(beside)))
+    begin = max(0, min(same - _BEFORE, len(said) - _SHOWN))
+    return f"{'…' * (begin > 0)}{said[begin : begin + _SHOWN]}{'…' * (begin + _SHOWN < len(said))}"

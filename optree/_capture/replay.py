@@ -65,7 +65,7 @@ _WITH_LIVE_TOOLS: Final = "with --tools live, in a test tools='live', tools run"
 class _Answering(Protocol):
     """What a program gets answers from."""
 
-    def answer(self, op: Op, path: str, query: str = "", *, library: str = "") -> StoredReply | None:
+    def answer(self, op: Op, path: str, query: str = "", sent: Any = None, *, library: str = "") -> StoredReply | None:
         """Return what an op's request gets."""
         ...
 
@@ -137,9 +137,10 @@ class Replay:
         """Take a session in which the program makes calls."""
         self._roots[id(root)] = root
 
-    def answer(self, op: Op, path: str, query: str = "", *, library: str = "") -> StoredReply | None:
+    def answer(self, op: Op, path: str, query: str = "", sent: Any = None, *, library: str = "") -> StoredReply | None:
         """Return what an op's request gets, sent to *path* with *query*; None for one that is to be sent.
 
+        *sent* has the members of the request as it is sent: the op's may be others, which the program has recorded.
         One through a *library* that no recorded answer can be given through is refused.
         """
         request = request_of(op.bare, op.builder.core.pool)
@@ -157,8 +158,8 @@ class Replay:
             elif self._is_fork:
                 self._warn(op, "sent")
                 return None
-            reply = None if call is None or library else reply_of(call, path, query)
-            why = None if reply is not None else self._why_refused(call, request, library)
+            reply = None if call is None or library else reply_of(call, path, query, sent)
+            why = None if reply is not None else self._why_refused(op, call, request, library)
             if why is not None:
                 self.differences.append(f"{op.path}: {why}")
                 if self._is_live:
@@ -173,10 +174,10 @@ class Replay:
         op.builder.set_op(op, **{REPLAY_OF: op.replayed}, **({COST: sum(costs)} if costs else {}))
         return reply
 
-    def _why_refused(self, call: RecordedCall | None, request: Any, library: str) -> str:
+    def _why_refused(self, op: Op, call: RecordedCall | None, request: Any, library: str) -> str:
         if library:
             return f"{NOT_THROUGH}{library} in a fork: the request was not sent"
-        return why_unusable(call.node) if call is not None else self._difference(request, self._left, "a model")
+        return why_unusable(call.node) if call is not None else self._difference(op, request, self._left, "a model")
 
     def socket_session(self, *, realtime: bool) -> dict[str, Any] | None:
         """See `_Active.socket_session`: it is that of the first call that was recorded and is left."""
@@ -220,7 +221,7 @@ class Replay:
                 return None
             else:
                 same = [one for one in self._tools if one.node.name == op.bare.name]
-                found = Lost(self._difference(request, same, f"the tool {op.bare.name}"))
+                found = Lost(self._difference(op, request, same, f"the tool {op.bare.name}"))
             if isinstance(found, Lost):
                 self._refuse(op, found.why)
                 return None
@@ -278,10 +279,12 @@ class Replay:
         if left := self._left or self._tools:
             op.log(f"{done}, though {left[0].node.path} of {self._txn}, ahead of the fork, was not asked for yet", "WRN")
 
-    def _difference(self, request: Any, left: list[RecordedCall], what: str) -> str:
+    def _difference(self, op: Op, request: Any, left: list[RecordedCall], what: str) -> str:
+        """Say what differs from the first call that is left, at the same place if one is."""
         if not left:
             return f"session {self._txn} has no more calls of {what}"
-        first = left[0]
+        place = place_of(op)
+        first = next((call for call in left if call.place == place), left[0])
         return f"not as recorded at {first.node.path} of {self._txn}: {first_difference(redact(first.request), redact(request))}"
 
 
@@ -301,7 +304,7 @@ class _Refusing:
     def __init__(self, why: str) -> None:
         self._why = f"{_SAYS}{why}"
 
-    def answer(self, op: Op, path: str, query: str = "", *, library: str = "") -> StoredReply | None:  # noqa: ARG002 - as in `Replay`
+    def answer(self, op: Op, path: str, query: str = "", sent: Any = None, *, library: str = "") -> StoredReply | None:  # noqa: ARG002 - as in `Replay`
         return _failed(_REFUSED, self._why)
 
     def tool(self, op: Op, *, is_stream: bool = False, is_remote: bool = False, runs: str = "") -> Recorded | None:  # noqa: ARG002 - as above
@@ -329,13 +332,13 @@ class _Active:
                     self._is_known = True
         return self._found
 
-    def answer(self, op: Op, path: str = "", query: str = "", *, library: str = "") -> StoredReply | None:
+    def answer(self, op: Op, path: str = "", query: str = "", sent: Any = None, *, library: str = "") -> StoredReply | None:
         """Return what an op's request gets in place of being sent; None if it is to be sent."""
         found = self._replay()
         try:
             if self.asked is not None and not library:
                 self.asked.add(op.id)
-            return None if found is None else found.answer(op, path, query, library=library)
+            return None if found is None else found.answer(op, path, query, sent, library=library)
         except Exception as error:  # noqa: BLE001 - the request must not be sent for it
             return _failed(_REFUSED, _differs(found, op, error))
 
