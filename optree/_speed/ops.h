@@ -233,12 +233,16 @@ end_record(PyObject *self, PyObject *core, PyObject *node, PyObject *latency)
     return record;
 }
 
-/* Tell whether the lines of an op are to be put before its end. */
+/* Tell whether the lines of an op are to be put before its end: those that somebody waits for, of an op that has some. */
 static int
 has_waiting(PyObject *self, PyObject *core, PyObject *stream)
 {
-    return GET(stream, stream, watched) == Py_True || GET(self, op, _awaited) == Py_True || GET(core, core, recorded) != Py_True
-        || GET(self, op, _clean) == Py_True;
+    PyObject *raw = GET(self, op, _raw);
+    if (GET(core, core, recorded) != Py_True || GET(core, core, redacted) != Py_False || !is_a(raw, (PyObject *)&PyList_Type)) {
+        return 1;
+    }
+    return PyList_GET_SIZE(raw) > 0
+        && (GET(stream, stream, watched) == Py_True || GET(self, op, _awaited) == Py_True || GET(self, op, _clean) == Py_True);
 }
 
 /* What ends an op that went well, within a step: changes the node, and returns the record. */
