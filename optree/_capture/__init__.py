@@ -90,6 +90,28 @@ LIBRARIES: Final = {
             "crewai.tools.structured_tool": "crewai:tools",
         },
     ),
+    "agno": Library(
+        "3.1",
+        4,
+        {
+            "agno.agent._run": "agno:runs",
+            "agno.agent._hooks": "agno:guards",
+            "agno.agent._managers": "agno:later",
+            "agno.agent._messages": "agno:knowledge",
+            "agno.team._run": "agno:runs",
+            "agno.team._hooks": "agno:guards",
+            "agno.team._managers": "agno:later",
+            "agno.workflow.workflow": "agno:runs",
+            "agno.workflow.step": "agno:steps",
+            "agno.workflow.steps": "agno:steps",
+            "agno.workflow.parallel": "agno:steps",
+            "agno.workflow.loop": "agno:steps",
+            "agno.workflow.condition": "agno:steps",
+            "agno.workflow.router": "agno:steps",
+            "agno.tools.function": "agno:tools",
+            "agno.models.base": "agno_models:models",
+        },
+    ),
     "langchain-core": Library(
         "1.7", 2, {"langchain_core.tracers.context": "langchain:callbacks", "langchain_core.tools.base": "langchain:tools"}
     ),

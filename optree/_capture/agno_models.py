@@ -1,0 +1,193 @@
+"""Calls of models that Agno makes: for those that do it in another way than over HTTP."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import aclosing, closing
+from types import ModuleType
+from typing import Any, Final
+
+from optree._capture.hooks import Hook, IsOn, await_within, run_within
+from optree._capture.nesting import FrameworkCall
+from optree._capture.observed import TOLD, ToldCall, ended_by
+from optree._tracing.failures import class_of_error
+from optree._tracing.faults import guarded
+from optree._values import dumped, is_list, is_object, text
+
+_OF_MESSAGE: Final = ("role", "content", "name", "tool_calls", "tool_call_id")
+"""Members of a message that a provider is sent."""
+_PARAMETERS: Final = ("temperature", "top_p", "max_tokens", "seed", "stop")
+_ASKED_WITH: Final = ("tools", "tool_choice", "response_format")
+_COUNTS: Final = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens", "cost")
+"""What Agno's metrics have of what a call took."""
+
+
+def models(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook what all calls of a model come by, whichever class it is of; it makes them again after some failures."""
+    kind = module.Model
+
+    @guarded
+    def asked(model: Any, **told: Any) -> _AgnoModelCall | None:
+        return _AgnoModelCall(model, told) if is_on() else None
+
+    return [
+        (kind, "_invoke_with_retry", run_within(kind._invoke_with_retry, asked)),  # noqa: SLF001 - the program's classes have the others
+        (kind, "_ainvoke_with_retry", await_within(kind._ainvoke_with_retry, asked)),  # noqa: SLF001 - as above
+        (kind, "_invoke_stream_with_retry", _read_within(kind._invoke_stream_with_retry, asked)),  # noqa: SLF001 - as above
+        (kind, "_ainvoke_stream_with_retry", _read_async_within(kind._ainvoke_stream_with_retry, asked)),  # noqa: SLF001 - as above
+    ]
+
+
+def _read_within(function: Any, asked: Any) -> Any:
+    """Return what stands in the place of a generator function: what it yields is an answer in pieces."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **told: Any) -> Iterator[Any]:
+        call = asked(*args, **told)
+        if call is None:
+            yield from function(*args, **told)
+            return
+        try:
+            call.begin()
+            with closing(function(*args, **told)) as pieces:
+                for piece in pieces:
+                    call.took(piece)
+                    yield piece
+                    call.goes_on()
+            call.returned(None)
+        except BaseException as error:
+            call.raised(error)
+            raise
+
+    return run
+
+
+def _read_async_within(function: Any, asked: Any) -> Any:
+    """Return the same for an async generator function."""
+
+    @functools.wraps(function)
+    async def run(*args: Any, **told: Any) -> AsyncIterator[Any]:
+        call = asked(*args, **told)
+        if call is None:
+            async for piece in function(*args, **told):
+                yield piece
+            return
+        try:
+            call.begin()
+            async with aclosing(function(*args, **told)) as pieces:
+                async for piece in pieces:
+                    call.took(piece)
+                    yield piece
+                    call.goes_on()
+            call.returned(None)
+        except BaseException as error:
+            call.raised(error)
+            raise
+
+    return run
+
+
+class _AgnoModelCall:
+    """One call of a model."""
+
+    def __init__(self, model: Any, told: Mapping[str, Any]) -> None:
+        self._model, self._told = model, told
+        self._call: FrameworkCall | None = None
+        self._before: ToldCall | None = None
+        self._said = self._thought = ""
+        self._tool_calls: list[Any] = []
+        self._usage: dict[str, Any] = {}
+
+    @guarded
+    def begin(self) -> None:
+        """Be the one that is under way here."""
+        self._before = TOLD.get()
+        if self._before is not None:  # a model that asks another one, or is asked again with advice
+            self._before.is_seen = True
+        self._call = FrameworkCall()
+
+    def goes_on(self) -> None:
+        """Be it again: another piece is asked for."""
+        TOLD.set(self._call)
+
+    @guarded
+    def took(self, piece: Any) -> None:
+        """Take a piece of a stream. What is done until the next is asked for is no part of the call."""
+        self._add(piece)
+        op = self._op()
+        if op is not None and isinstance(piece.content, str) and piece.content:
+            op.chunk(piece.content)
+        if op is not None and piece.reasoning_content:
+            op.think(text(piece.reasoning_content))
+        if TOLD.get() is self._call:
+            TOLD.set(self._before)
+
+    def returned(self, value: Any) -> None:
+        """Take the answer; of a stream it has come before."""
+        self._end(value, None)
+
+    def raised(self, error: BaseException) -> None:
+        """Take that none came."""
+        self._end(None, error)
+
+    def _add(self, answer: Any) -> None:
+        content = answer.content
+        if content is not None:
+            self._said += content if isinstance(content, str) else json.dumps(_plain(content), default=text)
+        self._thought += text(answer.reasoning_content or "")
+        self._tool_calls += answer.tool_calls or []
+        if (usage := answer.response_usage) is not None:
+            for name in _COUNTS:
+                if taken := getattr(usage, name, None):
+                    self._usage[name] = self._usage.get(name, 0) + taken
+
+    def _op(self) -> Any:
+        """Return the op of one that is not seen on the wire."""
+        call, model = self._call, self._model
+        if call is None or call.is_seen:
+            return None
+        sent = {name: one for name in _PARAMETERS if (one := getattr(model, name, None)) is not None}
+        more = {name: _plain(one) for name in _ASKED_WITH if (one := self._told.get(name)) is not None}
+        messages = [_message(one) for one in self._told.get("messages") or []]
+        is_named = model.provider and model.provider != f"{model.name} ({model.id})"  # the default of a class that names none
+        return call.begin(model.provider if is_named else None, model.id, messages, {**sent, **more})
+
+    @guarded
+    def _end(self, answer: Any, error: BaseException | None) -> None:
+        call, found = self._call, None
+        if call is None:
+            return
+        try:
+            if answer is not None:
+                self._add(answer)
+            if self._op() is not None and error is None:
+                found = self._answer()
+        finally:
+            call.failure = class_of_error(error)
+            call.end(found, *ended_by(error))
+
+    def _answer(self) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": self._said or None}
+        if self._thought:
+            message["reasoning_content"] = self._thought
+        if self._tool_calls:
+            message["tool_calls"] = self._tool_calls
+        usage = {"usage": self._usage} if self._usage else {}
+        choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if self._tool_calls else "stop"}
+        return {"model": self._model.id, "choices": [choice], **usage}
+
+
+def _message(sent: Any) -> dict[str, Any]:
+    known = ((name, getattr(sent, name, None)) for name in _OF_MESSAGE)
+    return {name: value for name, value in known if value is not None}
+
+
+def _plain(value: Any) -> Any:
+    """Return an object of pydantic's as its members, a class of it as its schema."""
+    if isinstance(value, type):
+        return value.model_json_schema() if hasattr(value, "model_json_schema") else text(value)
+    if is_object(value) or is_list(value):
+        return value
+    return dumped(value.model_dump) if hasattr(value, "model_dump") else value
