@@ -8,27 +8,25 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping
-from contextvars import ContextVar
-from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction, isroutine
+from collections.abc import Callable, Mapping
+from inspect import isroutine
 from types import ModuleType
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from optree._builder import Op, Turn
-from optree._capture.hooks import Hook, IsOn, await_within, run_within
-from optree._capture.nesting import Nesting, given_instead, respond
-from optree._capture.observed import ended_by
+from optree._capture.agno_models import plain
+from optree._capture.agno_tools import CANCELLED, Place
+from optree._capture.hooks import Hook, IsOn
 from optree._nodes import Status
 from optree._tracing import context
-from optree._tracing.context import CURRENT, Holder, Scope
+from optree._tracing.context import Holder, Scope
 from optree._tracing.faults import guarded
 from optree._tracing.handles import Session
-from optree._tracing.recorded import CURRENT_REPLAY
 from optree._tracing.results import OpResult, Result
 from optree._tracing.scopes import OpScope, SessionScope, TurnScope
 from optree._tracing.unrecorded import SESSION
 from optree._tracing.wrapping import wrapped
-from optree._values import cut, dumped, is_list, is_object, own_members, text
+from optree._values import cut, is_list, is_object, own_members, text
 from optree.redaction import redact
 
 _RUNS: Final = (
@@ -49,9 +47,6 @@ _ENDS: Final[Mapping[str, Status]] = {"ERROR": "failed", "CANCELLED": "cancelled
 _EVENTS: Final[Mapping[str, Status]] = {
     "RunError": "failed", "TeamRunError": "failed", "RunCancelled": "cancelled", "TeamRunCancelled": "cancelled",
 }  # fmt: skip
-_SAID: Final = ("RunContent", "TeamRunContent")
-_CANCELLED: Final = "RunCancelledException"
-_STOPPED: Final = "StopAgentRun"
 
 
 def _within(function: Any, node_of: Callable[..., Any]) -> Any:
@@ -82,7 +77,7 @@ class _AgnoRun(TurnScope):
 
     def __init__(self, runner: Any, kind: str, told: Mapping[str, Any]) -> None:
         self._run: Any = told.get("run_response") or told.get("workflow_run_response")
-        ids = {f"agno.{name}": one for name in ("session_id", "run_id", "user_id") if (one := getattr(told["run_context"], name, None))}
+        ids = {f"agno.{name}": one for name in ("session_id", "run_id", "user_id") if (one := getattr(told.get("run_context"), name, None))}
         super().__init__(_question(getattr(self._run, "input", None)), _instructions(runner), {})
         self._agent = SessionScope(text(runner.name or kind), ids)
         self._session: Session | None = None
@@ -109,7 +104,7 @@ class _AgnoRun(TurnScope):
         if session is None:
             return
         if status == "ok" and report is not None:
-            session.builder.set_final_report(_plain(report), with_end=True)
+            session.builder.set_final_report(plain(report), with_end=True)
         try:
             super()._end(handle, status, error)
         finally:
@@ -155,7 +150,7 @@ def steps(module: ModuleType, is_on: IsOn) -> list[Hook]:
             return None
         kind = type(step).__name__.lower()
         given = {name: one for name in ("input", "previous_step_content") if (one := getattr(step_input, name, None)) is not None}
-        sent = {name: _plain(one) for name, one in given.items()} if kind == "step" else {}
+        sent = {name: plain(one) for name, one in given.items()} if kind == "step" else {}
         name = getattr(step, "name", None)
         return _AgnoOp(kind if name is None or name.lower() == kind else f"{kind} {text(name)}", kind, sent)
 
@@ -183,7 +178,7 @@ class _AgnoOp(OpScope):
     def _end(self, handle: Op, status: Status, error: str | None) -> None:
         if status == "ok" and self.failure is not None:
             status, error = "failed", _said_of(self.failure)
-        elif (error or "").startswith(_CANCELLED):
+        elif (error or "").startswith(CANCELLED):
             status = "cancelled"
         super()._end(handle, status, error)
 
@@ -210,7 +205,7 @@ class _StepResult(OpResult):
         if getattr(value, "success", True) is False:
             self._step.failure = text(getattr(value, "error", None) or "it had no success")
         if (content := getattr(value, "content", value)) is not None:
-            self._op.response(_plain(content))
+            self._op.response(plain(content))
 
 
 def guards(module: ModuleType, is_on: IsOn) -> list[Hook]:
@@ -249,175 +244,6 @@ def _recorded_hook(function: Any) -> Any:
     return made
 
 
-def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:
-    """Hook what calls a tool, and what it tells of an exception, which is no more than a text afterwards."""
-    kind, log = module.FunctionCall, own_members(module).get("log_exception")
-
-    @guarded
-    def called(call: Any) -> _ToolCall | None:
-        return _ToolCall(call) if is_on() else None
-
-    hooks: list[Hook] = [
-        (kind, "execute", run_within(kind.execute, called)),
-        (kind, "aexecute", await_within(kind.aexecute, called)),
-    ]
-    if not callable(log):  # in another release: then failures have but their texts
-        return hooks
-
-    @functools.wraps(log)
-    def logged(said: Any, *args: Any, **more: Any) -> Any:
-        if isinstance(said, BaseException) and (tool := _tool.get()) is not None:
-            tool.errors.append(said)
-        return log(said, *args, **more)
-
-    return [*hooks, (module, "log_exception", logged)]
-
-
-_NESTING: Final = Nesting()
-
-
-class _ToolCall:
-    """One call of a tool. One that gives its result in pieces goes on while these are read."""
-
-    def __init__(self, call: Any) -> None:
-        self.call, self.errors = call, list[BaseException]()
-        self._before: _ToolCall | None = None
-        self._function: Any = None
-
-    @guarded
-    def begin(self) -> None:
-        """Begin its op. In a replay the program's function gives what was recorded, within all hooks of the tool."""
-        self._before = _tool.get()
-        _tool.set(self)
-        function = self.call.function
-        _NESTING.begin_tool(self, text(function.name), self.call.arguments)
-        if CURRENT_REPLAY.answer_tool is not None and function.entrypoint is not None and not _is_stream(function.entrypoint):
-            made = function.model_copy()
-            is_awaited = iscoroutinefunction(function.entrypoint)
-            made.entrypoint = given_instead(function.entrypoint, lambda given: given.result("agno"), awaited=is_awaited)
-            self._function, self.call.function = function, made
-
-    @guarded
-    def returned(self, value: Any) -> None:
-        """Take what it came to."""
-        self._leave()
-        found = value.result
-        if value.status == "failure":
-            said = text(value.error)
-            error = next((one for one in self.errors if text(one) == said), None)
-            if error is not None:
-                _NESTING.fail(self, error)
-            else:
-                _NESTING.refuse(self, said)
-        elif isinstance(found, (Iterator, AsyncIterator)):
-            value.result = self._rest(found)
-            self.call.result = value.result
-        else:
-            if (op := _NESTING.op(self)) is not None:
-                respond(op, _plain(found))
-            _NESTING.end(self)
-
-    @guarded
-    def raised(self, error: BaseException) -> None:
-        """Take why there is no result."""
-        self._leave()
-        name = type(error).__name__
-        if name == _STOPPED:
-            if (op := _NESTING.op(self)) is not None:
-                op.log(f"{name}: {text(error)}")
-            _NESTING.end(self)
-        elif name == _CANCELLED:
-            _NESTING.end(self, "cancelled", ended_by(error)[1])
-        else:
-            _NESTING.fail(self, error)
-
-    def _leave(self) -> None:
-        _tool.set(self._before)
-        if self._function is not None:
-            self.call.function = self._function
-
-    def _rest(self, items: Any) -> Any:
-        """Return the pieces of a result, each read within the op."""
-        scope = _NESTING.scope(self)
-        if scope is None:
-            return items
-        if CURRENT.get() is scope:
-            context.leave(scope)
-
-        def rest() -> Generator[Any]:
-            yield from items
-
-        async def rest_async() -> AsyncGenerator[Any]:
-            try:
-                async for item in items:
-                    yield item
-            finally:
-                if isinstance(items, AsyncGenerator):
-                    await items.aclose()
-
-        node = _ToolPieces(scope, self)
-        return wrapped(cast("Any", rest if isinstance(items, Iterator) else rest_async), lambda _: node)()
-
-
-_tool: ContextVar[_ToolCall | None] = ContextVar("optree_agno_tool", default=None)
-"""The one whose function is under way."""
-
-
-def _is_stream(function: Any) -> bool:
-    return isgeneratorfunction(function) or isasyncgenfunction(function)
-
-
-class _Place(OpScope):
-    """What runs in a scope that was begun elsewhere, and is ended there."""
-
-    def __init__(self, scope: Scope) -> None:
-        super().__init__("tool", None, {})
-        self._scope = scope
-
-    def begin(self, before: Scope | None, holder: Holder | None = None, arguments: Mapping[str, Any] | None = None) -> Scope:  # noqa: ARG002
-        """Be there."""
-        there = self._scope
-        return Scope(there.session, there.turn, there.op, before, holder, self.finish, before and before.piece, there.budget)
-
-    def called(self, handle: Any, arguments: Mapping[str, Any]) -> None:
-        """It was told before."""
-
-    def finish(self, handle: Any, status: Status, error: str | None) -> None:
-        """There is nothing to end."""
-
-    def result(self, handle: Any) -> Result:  # noqa: ARG002 - as of the others
-        """Record nothing."""
-        return Result()
-
-
-class _ToolPieces(_Place):
-    """The pieces of a tool's result; its op ends with them."""
-
-    def __init__(self, scope: Scope, tool: _ToolCall) -> None:
-        super().__init__(scope)
-        self._tool = tool
-
-    def finish(self, handle: Any, status: Status, error: str | None) -> None:  # noqa: ARG002 - it is the tool's
-        """End the op."""
-        _NESTING.end(self._tool, "cancelled" if (error or "").startswith(_CANCELLED) else status, error)
-
-    def result(self, handle: Op) -> Result:
-        """Return what takes the pieces."""
-        return _Pieces(handle)
-
-
-class _Pieces(OpResult):
-    """Pieces of a tool's result: texts, or the events of a run within it, of which Agno takes what is said for the result."""
-
-    __slots__ = ()
-
-    def take(self, item: Any) -> bool:
-        """Take one."""
-        event = getattr(item, "event", None)
-        said = item if event is None else item.content if event in _SAID else None
-        return super().take(said if said is None or isinstance(said, str) else text(_plain(said))) or True
-
-
 def later(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook what is done in a thread beside a run, as memories are made: its calls are within the run."""
     places: dict[int, Scope] = {}
@@ -435,9 +261,9 @@ def later(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
         return run
 
-    def place_of(*_args: Any, run_messages: Any = None, **_told: Any) -> _Place | None:
+    def place_of(*_args: Any, run_messages: Any = None, **_told: Any) -> Place | None:
         scope = places.pop(id(run_messages), None)
-        return None if scope is None else _Place(scope)
+        return None if scope is None else Place(scope)
 
     own, found = own_members(module), list[Hook]()
     for start, does in ((f"{mark}{start}", f"{mark}{does}") for mark in ("", "_") for start, does in _LATER):
@@ -446,49 +272,9 @@ def later(module: ModuleType, is_on: IsOn) -> list[Hook]:
     return found
 
 
-def knowledge(module: ModuleType, is_on: IsOn) -> list[Hook]:
-    """Hook what looks up what a prompt is filled with; a look-up that the model asks for is a tool's call already."""
-
-    @guarded
-    def asked(_agent: Any, query: Any = None, *_args: Any, **_told: Any) -> _LookUp | None:
-        here = context.here() if is_on() else None
-        return None if here is None or (here.op is not None and here.op.bare.kind == "tool") else _LookUp(query)
-
-    names = (("get_relevant_docs_from_knowledge", run_within), ("aget_relevant_docs_from_knowledge", await_within))
-    own = own_members(module)
-    return [(module, name, within(own[name], asked)) for name, within in names if name in own]
-
-
-class _LookUp:
-    """One look-up in an agent's knowledge."""
-
-    def __init__(self, query: Any) -> None:
-        self._query = query
-
-    def begin(self) -> None:
-        """Begin its op."""
-        _NESTING.begin_tool(self, "knowledge", {"query": self._query}, of="knowledge of Agno")
-
-    @guarded
-    def returned(self, value: Any) -> None:
-        """Take what was found."""
-        if (op := _NESTING.op(self)) is not None:
-            respond(op, value)
-        _NESTING.end(self)
-
-    def raised(self, error: BaseException) -> None:
-        """Take that nothing was."""
-        _NESTING.fail(self, error)
-
-
 def _said_of(failure: Any) -> str | None:
     """Return what is said of a failure, without credentials."""
     return None if failure is None else redact(cut(text(failure)))
-
-
-def _plain(value: Any) -> Any:
-    """Return the members of an object of pydantic's, and other values as they are."""
-    return dumped(value.model_dump) if hasattr(value, "model_dump") and not isinstance(value, type) else value
 
 
 def _question(asked: Any) -> str | None:
@@ -508,7 +294,7 @@ def _content_of(message: Any) -> str | None:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(_plain(value), default=text, ensure_ascii=False)
+    return json.dumps(plain(value), default=text, ensure_ascii=False)
 
 
 def _instructions(runner: Any) -> str | None:

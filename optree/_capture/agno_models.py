@@ -14,7 +14,7 @@ from optree._capture.nesting import FrameworkCall
 from optree._capture.observed import TOLD, ToldCall, ended_by
 from optree._tracing.failures import class_of_error
 from optree._tracing.faults import guarded
-from optree._values import dumped, is_list, is_object, text
+from optree._values import dumped, text
 
 _OF_MESSAGE: Final = ("role", "content", "name", "tool_calls", "tool_call_id")
 """Members of a message that a provider is sent."""
@@ -135,7 +135,7 @@ class _AgnoModelCall:
     def _add(self, answer: Any) -> None:
         content = answer.content
         if content is not None:
-            self._said += content if isinstance(content, str) else json.dumps(_plain(content), default=text)
+            self._said += content if isinstance(content, str) else json.dumps(plain(content), default=text)
         self._thought += text(answer.reasoning_content or "")
         self._tool_calls += answer.tool_calls or []
         if (usage := answer.response_usage) is not None:
@@ -149,8 +149,9 @@ class _AgnoModelCall:
         if call is None or call.is_seen:
             return None
         sent = {name: one for name in _PARAMETERS if (one := getattr(model, name, None)) is not None}
-        more = {name: _plain(one) for name in _ASKED_WITH if (one := self._told.get(name)) is not None}
-        messages = [_message(one) for one in self._told.get("messages") or []]
+        more = {name: plain(self._told[name]) for name in _ASKED_WITH if self._told.get(name) is not None}
+        asked: list[Any] = self._told.get("messages") or []
+        messages = [_message(one) for one in asked]
         is_named = model.provider and model.provider != f"{model.name} ({model.id})"  # the default of a class that names none
         return call.begin(model.provider if is_named else None, model.id, messages, {**sent, **more})
 
@@ -184,10 +185,9 @@ def _message(sent: Any) -> dict[str, Any]:
     return {name: value for name, value in known if value is not None}
 
 
-def _plain(value: Any) -> Any:
-    """Return an object of pydantic's as its members, a class of it as its schema."""
+def plain(value: Any) -> Any:
+    """Return the members of an object of pydantic's, the schema of a class of its, and other values as they are."""
+    found: Any = value
     if isinstance(value, type):
-        return value.model_json_schema() if hasattr(value, "model_json_schema") else text(value)
-    if is_object(value) or is_list(value):
-        return value
-    return dumped(value.model_dump) if hasattr(value, "model_dump") else value
+        return found.model_json_schema() if hasattr(value, "model_json_schema") else text(value)
+    return dumped(found.model_dump) if hasattr(value, "model_dump") else found

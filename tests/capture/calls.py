@@ -3,7 +3,6 @@
 import asyncio
 from functools import cache
 
-import anthropic
 import openai
 import pydantic
 
@@ -101,8 +100,10 @@ def _openai(url):
 
 
 @cache
-def _anthropic(url):
-    return anthropic.Anthropic(base_url=url, api_key="none", max_retries=0)
+def _anthropic(url, client="Anthropic"):
+    import anthropic  # some environments have none
+
+    return getattr(anthropic, client)(base_url=url, api_key="none", max_retries=0)
 
 
 class Weather(pydantic.BaseModel):
@@ -206,7 +207,7 @@ def message_async(url):
     """Ask them by the asynchronous client."""
 
     async def asking():
-        async with anthropic.AsyncAnthropic(base_url=url, api_key="none", max_retries=0) as client:
+        async with _anthropic(url, "AsyncAnthropic") as client:
             found = await client.messages.create(model="claude-5", max_tokens=64, messages=QUESTION)
             return found.content[0].text
 

@@ -1,0 +1,363 @@
+"""Programs on Agno become whole trees: agents, teams, tools, hooks and guardrails, each in its place."""
+
+import asyncio
+import threading
+from importlib.util import find_spec
+
+import pytest
+
+if find_spec("agno") is None:
+    pytest.skip("agno is tried in an environment of its own: make test-frameworks", allow_module_level=True)
+
+from agno.db.in_memory import InMemoryDb
+from agno.exceptions import CheckTrigger, InputCheckError, RetryAgentRun, StopAgentRun
+from agno.guardrails import BaseGuardrail
+from agno.memory import MemoryManager
+from agno.models.message import Message
+from agno.tools import tool
+from agno.tools.function import ToolResult
+
+import optree
+from optree._nodes import Tokens
+from optree._tree import walk_sessions
+from optree._values import decode
+from tests.capture.agno_programs import (
+    ASKS,
+    WAYS,
+    asks_for,
+    broken,
+    calls_of,
+    desk_of,
+    forecaster,
+    ops_of,
+    paths_of,
+    roots_of,
+    scripted,
+    served_by,
+    weather,
+)
+from tests.capture.calls import CHAT, CHAT_EVENTS, CHAT_TOOL
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+@pytest.mark.captured("agno", "agents", "tools", added="one line", checks=("agents", "calls", "tools", "tokens"))
+@pytest.mark.parametrize("way", ["run", "arun"])
+def test_a_run_is_a_session(recording, provider, way):
+    """An agent's run is a session of its name with what it is asked and what it came to; calls and tools are ops in it, each once."""
+    provider.says(CHAT_TOOL, CHAT)
+    agent = forecaster(served_by(provider), weather, session_id="s-1", user_id="u-1", instructions=["Look out", "Be short"])
+    assert "It rains" == WAYS[way](agent, "Weather?")
+    session = recording.tree.session
+    assert ("forecaster", "ok", "It rains") == (session.agent_id, session.status, decode(session.final_report))
+    assert ("s-1", "u-1") == (session.attributes["agno.session_id"], session.attributes["agno.user_id"])
+    assert {"user": "Weather?", "system": "Look out\nBe short"} == session.turns[0].prompts
+    assert ["openai-compatible:gpt-5", "weather", "openai-compatible:gpt-5"] == [op.name for op in session.turns[0].ops if not op.parent_op]
+    assert [Tokens(8, 5, 4, 0, 17, 3)] * 2 == [op.accounting[0].tokens for op in calls_of(recording)]
+    [op], [inner] = ops_of(recording, "weather"), ops_of(recording, "thermometer")
+    assert ({"city": "Athens"}, "rain in Athens", "ok") == (decode(op.request.payload), decode(op.response.payload), op.status)
+    assert (["looking at Athens"], op.path) == ([log.message for log in op.logs], inner.parent_op)
+
+
+@pytest.mark.captured("agno", "agents", "streamed", "tools", added="one line", checks=("calls", "tokens"))
+@pytest.mark.parametrize("way", ["stream", "astream"])
+def test_a_run_that_is_streamed(recording, provider, way):
+    """A run whose stream the program reads is the same tree."""
+    provider.says(CHAT_TOOL, CHAT_EVENTS)
+    with optree.session("lead") as lead, optree.turn(user="Go"):
+        model = scripted(ASKS, "It rains")
+        assert "It rains " == WAYS[way](forecaster(model, weather), "Weather?")
+        provider.says(CHAT_EVENTS)
+        assert "It rains" == WAYS[way](forecaster(served_by(provider), name="other"), "Weather?")
+        assert lead is optree.current_session()
+    assert ["lead", "lead->forecaster", "lead->other"] == paths_of(recording)
+    _, one, other = walk_sessions(recording.tree)
+    assert ["It rains ", "It rains"] == [decode(session.final_report) for session in (one, other)]
+    assert ["scripted", "weather", "thermometer", "scripted"] == [op.name for op in one.turns[0].ops]
+    assert (6, 8) == (one.totals.input_tokens, other.totals.input_tokens)
+    assert (3, ["ok"] * 3) == (lead.totals.llm_requests, [op.status for op in calls_of(recording)])
+
+
+def test_a_stream_has_a_context_of_its_own(recording):
+    """Between its events a program is not within a stream's session, so streams that are read in turns stay apart."""
+    one, two = (forecaster(scripted(ASKS, "It rains"), weather, name=name).run("Weather?", stream=True) for name in ("one", "two"))
+    for _pair in zip(one, two, strict=True):
+        assert optree.current_session() is None
+    assert ["one", "two"] == [session.agent_id for session in roots_of(recording)]
+    assert [("ok", 2, 2)] * 2 == [(one.status, one.totals.llm_requests, one.totals.tools_run) for one in roots_of(recording)]
+
+
+def test_a_stream_that_is_left(recording):
+    """A stream that the program does not read to its end is cancelled, and so is what is open in it, once."""
+    stream = forecaster(scripted("It rains all day")).run("Weather?", stream=True)
+    next(stream)
+    stream.close()
+    [op] = calls_of(recording)
+    assert ("cancelled", "cancelled") == (recording.tree.session.status, op.status)
+    assert b"It " in bytes(op.response.payload)
+
+    async def leave():
+        async for _ in forecaster(scripted("It rains all day"), name="later").arun("Weather?", stream=True):
+            break
+
+    asyncio.run(leave())
+    assert ["cancelled", "cancelled"] == [session.status for session in roots_of(recording)]
+    assert ["cancelled"] == [op.status for op in roots_of(recording)[1].turns[0].ops]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_tool_that_raises_failed(recording, way):
+    """A tool that raises is failed with its exception; the model is told, and the agent goes on."""
+    assert "It rains" == WAYS[way](forecaster(scripted([asks_for("broken")], "It rains"), broken), "Weather?").strip()
+    [op] = ops_of(recording, "broken")
+    assert ("failed", "ConnectionError: no thermometer in Athens", "network") == (op.status, op.error, op.attributes["error.type"])
+    assert "ok" == recording.tree.session.status
+
+
+def stop(city: str) -> str:
+    """End the run."""
+    raise StopAgentRun(f"enough of {city}")
+
+
+def retry(city: str) -> str:
+    """Have it tried again."""
+    raise RetryAgentRun(f"not {city}")
+
+
+def test_a_tool_that_steers_the_run(recording):
+    """A tool that ends the run did what it is for, one that asks for another try failed."""
+    forecaster(scripted([asks_for("stop")], "It rains"), stop).run("Weather?")
+    forecaster(scripted([asks_for("retry")], "It rains"), retry).run("Weather?")
+    assert [("ok", None), ("failed", "RetryAgentRun: not Athens")] == [
+        (op.status, op.error) for session in roots_of(recording) for op in session.turns[0].ops if op.kind == "tool"
+    ]
+    assert ["ok", "ok"] == [session.status for session in roots_of(recording)]
+
+
+def pieces(city: str):
+    """Tell the weather piece by piece."""
+    yield "rain "
+    with optree.tool("thermometer"):
+        yield f"in {city}"
+
+
+async def later(city: str):
+    """Do so where that is awaited."""
+    yield "rain "
+    with optree.tool("thermometer"):
+        yield f"in {city}"
+
+
+def in_an_object(city: str) -> ToolResult:
+    """Tell it in an object."""
+    return ToolResult(content=f"rain in {city}")
+
+
+@pytest.mark.parametrize(("function", "way"), [(pieces, "run"), (pieces, "arun"), (pieces, "stream"), (later, "arun"), (later, "astream")])
+def test_a_tool_that_yields(recording, function, way):
+    """A tool that yields its result is an op until the last piece, and what is done between them is in it."""
+    agent = forecaster(scripted([asks_for(function.__name__)], lambda messages: messages[-1].content), function)
+    assert "rain in Athens" == WAYS[way](agent, "Weather?").strip()
+    [op], [inner] = ops_of(recording, function.__name__), ops_of(recording, "thermometer")
+    assert ("ok", "rain in Athens", op.path) == (op.status, decode(op.response.payload), inner.parent_op)
+
+
+def test_a_result_that_is_an_object(recording):
+    """Of a result that is an object of Agno's the op has its members."""
+    forecaster(scripted([asks_for("in_an_object")], "It rains"), in_an_object).run("Weather?")
+    assert "rain in Athens" == decode(ops_of(recording, "in_an_object")[0].response.payload)["content"]
+
+
+@pytest.mark.captured("agno", "agents", "at once", added="one line", checks=("calls", "tools"))
+def test_at_once(recording):
+    """Tools that run at once are siblings, and so are agents in tasks and in threads, each with its own calls."""
+    barrier = threading.Barrier(2, timeout=30)
+
+    def together(city: str) -> str:
+        """Wait for the other."""
+        barrier.wait()
+        with optree.tool(f"in {city}"):
+            return city
+
+    asked = [asks_for("together", f'{{"city": "{city}"}}', city) for city in ("Athens", "Rome")]
+
+    async def both():
+        await asyncio.gather(*(forecaster(scripted("It rains"), name=name).arun("Weather?") for name in ("one", "two")))
+
+    with optree.session("lead"), optree.turn(user="Go"):
+        asyncio.run(forecaster(scripted(asked, "It rains"), together).arun("Weather?"))
+        asyncio.run(both())
+        threads = [
+            threading.Thread(target=optree.wrap(forecaster(scripted("It rains"), name=name).run), args=("Weather?",)) for name in ("a", "b")
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    tools = {op.path: decode(op.request.payload)["city"] for op in ops_of(recording, "together")}
+    assert ["Athens", "Rome"] == sorted(tools.values())
+    assert {f"in {city}": path for path, city in tools.items()} == {op.name: op.parent_op for op in ops_of(recording, "in Athens", "in Rome")}
+    runs = list(walk_sessions(recording.tree))[1:]
+    assert ["a", "b", "forecaster", "one", "two"] == sorted(run.agent_id for run in runs)
+    assert [1, 1, 1, 1, 2] == sorted(run.totals.llm_requests for run in runs)
+    assert {"lead"} == {run.call_path.partition("->")[0] for run in runs}
+
+
+@pytest.mark.captured("agno", "teams", "sub-agents", added="one line", checks=("agents", "calls", "tools"))
+@pytest.mark.parametrize("way", WAYS)
+def test_a_team(recording, way):
+    """A team's run is a session, and a member's one in the op of the tool that the leader delegates by."""
+    member = forecaster(scripted(ASKS, "It rains"), weather, id="forecaster")
+    assert "All rain" == WAYS[way](desk_of(member), "Weather?").strip()
+    assert ["desk", "desk->forecaster"] == paths_of(recording)
+    desk, member = walk_sessions(recording.tree)
+    [delegate], [agent_op] = ops_of(recording, "delegate_task_to_member"), ops_of(recording, "forecaster")
+    assert (delegate.path, "ok", "It rains") == (agent_op.parent_op, delegate.status, decode(delegate.response.payload).strip())
+    assert ("Look at Athens", 2) == (member.turns[0].prompts["user"], member.totals.llm_requests)
+    assert ("ok", "All rain", 4, 12) == (
+        desk.status, decode(desk.final_report).strip(), desk.totals.llm_requests, desk.totals.input_tokens,
+    )  # fmt: skip
+
+
+def test_an_agent_in_a_tool(recording):
+    """An agent that a tool runs is a session in the tool's op."""
+
+    def ask_other(city: str) -> str:
+        """Ask another agent."""
+        return forecaster(scripted(f"rain in {city}"), name="other").run(city).content
+
+    forecaster(scripted([asks_for("ask_other")], "It rains"), ask_other).run("Weather?")
+    assert ["forecaster", "forecaster->other"] == paths_of(recording)
+    assert ops_of(recording, "ask_other")[0].path == ops_of(recording, "other")[0].parent_op
+
+
+class Polite(BaseGuardrail):
+    """Refuses what is not polite."""
+
+    def check(self, run_input):
+        """Check it."""
+        if "please" not in run_input.input_content:
+            raise InputCheckError("say please", check_trigger=CheckTrigger.INPUT_NOT_ALLOWED)
+
+    async def async_check(self, run_input):
+        """Check it where that is awaited."""
+        self.check(run_input)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_guardrails_and_hooks(recording, way):
+    """Guardrails and hooks are ops ahead of a run's calls and behind them; a refusal fails that of the guardrail, and the run."""
+    seen = []
+
+    def note(run_output):
+        with optree.tool("archive"):
+            seen.append(run_output.content.strip())
+
+    agent = forecaster(scripted("It rains"), pre_hooks=[Polite()], post_hooks=[note])
+    WAYS[way](agent, "Weather, please")
+    WAYS[way](agent, "Weather!")
+    assert ["It rains"] == seen
+    first, second = roots_of(recording)
+    assert ["guardrail Polite", "scripted", "hook note", "archive"] == [op.name for op in first.turns[0].ops]
+    assert (first.turns[0].ops[2].path, "hook") == (first.turns[0].ops[3].parent_op, first.turns[0].ops[2].attributes["type"])
+    [refused] = second.turns[0].ops
+    assert ("guardrail Polite", "failed", "InputCheckError: say please") == (refused.name, refused.status, refused.error)
+    assert ("failed", "say please", "ok") == (second.status, second.error, first.status)
+
+
+def test_what_is_done_beside_a_run(recording):
+    """What makes memories in a thread beside the run calls its model within the run."""
+    memories = MemoryManager(model=scripted("nothing new"))
+    agent = forecaster(scripted("It rains"), db=InMemoryDb(), update_memory_on_run=True, memory_manager=memories)
+    with optree.session("another"):
+        agent.run("Weather?", user_id="u-1")
+    assert ["another", "another->forecaster"] == paths_of(recording)
+    assert 2 == len(list(walk_sessions(recording.tree))[1].turns[0].ops)
+
+
+@pytest.mark.captured("agno", "agents", "failed", added="one line", checks="calls")
+@pytest.mark.parametrize("way", ["run", "arun"])
+def test_a_run_that_failed(recording, way):
+    """A model that raises is a failed op, and its run failed too, though Agno raises nothing but says so."""
+    assert "out of rain" == WAYS[way](forecaster(scripted(ValueError("out of rain"))), "Weather?")
+    assert ("failed", "out of rain") == (recording.tree.session.status, recording.tree.session.error)
+    assert [("failed", "ValueError: out of rain")] == [(op.status, op.error) for op in calls_of(recording)]
+
+
+@pytest.mark.captured("agno", "agents", "cancelled", added="one line", checks="calls")
+def test_a_run_that_is_cancelled(recording):
+    """A run is cancelled by Agno's own means, or with its task, and so is the tool that is under way."""
+    agent = None
+
+    def leave(city: str) -> str:
+        """Cancel the run."""
+        agent.cancel_run("r-1")
+        return city
+
+    agent = forecaster(scripted([asks_for("leave")], "It rains"), leave)
+    agent.run("Weather?", run_id="r-1")
+
+    async def cancelled():
+        begun = asyncio.Event()
+
+        async def slow(city: str) -> str:
+            """Wait."""
+            begun.set()
+            await asyncio.Event().wait()
+            return city
+
+        task = asyncio.create_task(forecaster(scripted([asks_for("slow")], "It rains"), slow).arun("Weather?"))
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancelled())
+    assert ["cancelled", "cancelled"] == [session.status for session in roots_of(recording)]
+    assert ["ok", "cancelled"] == [op.status for session in roots_of(recording) for op in session.turns[0].ops if op.kind == "tool"]
+
+
+def test_a_run_that_waits_for_a_person(recording):
+    """A run that waits for a confirmation is no failure; to go on is a run of its own, with the tool in it."""
+
+    @tool(requires_confirmation=True)
+    def ask(city: str) -> str:
+        """Ask."""
+        return f"asked {city}"
+
+    agent = forecaster(scripted([asks_for("ask")], "It rains"), ask, db=InMemoryDb())
+    waiting = agent.run("Weather?")
+    assert waiting.is_paused
+    waiting.tools[0].confirmed = True
+    assert "It rains" == agent.continue_run(waiting).content
+    assert ["ok", "ok"] == [session.status for session in roots_of(recording)]
+    assert [["scripted"], ["ask", "scripted"]] == [[op.name for op in session.turns[0].ops] for session in roots_of(recording)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ([Message(role="user", content="Hello"), Message(role="user", content="Weather?")], "Weather?"),
+        ([{"role": "user", "content": "Weather?"}], "Weather?"),
+        (Message(role="user", content="Weather?"), "Weather?"),
+        ({"city": "Athens"}, '{"city": "Athens"}'),
+    ],
+)
+def test_what_is_asked(recording, asked, said):
+    """What the user says is found in a message, in the last of several, and in an object as its JSON."""
+    forecaster(scripted("It rains")).run(asked)
+    assert said == recording.tree.session.turns[0].prompts["user"]
+
+
+def test_a_run_in_the_background(recording):
+    """A run in the background is recorded where it runs, to its end."""
+
+    async def run():
+        begun = await forecaster(scripted("It rains"), db=InMemoryDb()).arun("Weather?", background=True)
+        assert "PENDING" == begun.status.value
+        await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
+
+    asyncio.run(run())
+    assert ("ok", "It rains", 1) == (
+        recording.tree.session.status, decode(recording.tree.session.final_report), recording.tree.session.totals.llm_requests,
+    )  # fmt: skip
