@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field
 
+import pytest
 from agno.agent import Agent
 from agno.metrics import MessageMetrics
 from agno.models.base import Model
@@ -12,6 +13,8 @@ from agno.team import Team
 
 import optree
 from optree._tree import walk_ops, walk_sessions
+
+MARKS = [pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]  # Agno's asynchronous clients are never closed
 
 
 def asks_for(name, arguments='{"city": "Athens"}', call="call-1"):

@@ -71,6 +71,7 @@ class Documented:
             "OLLAMA_HOST": provider.url,
             "CREWAI_DISABLE_TELEMETRY": "true",
             "CREWAI_TRACING_ENABLED": "false",
+            "AGNO_TELEMETRY": "false",
             "OTEL_SDK_DISABLED": "true",
             "XDG_DATA_HOME": str(folder),
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # or it asks for one over the network

@@ -23,6 +23,7 @@ from optree._tree import walk_sessions
 from optree._values import decode
 from tests.capture.agno_programs import (
     ASKS,
+    MARKS,
     WAYS,
     asks_for,
     broken,
@@ -38,7 +39,7 @@ from tests.capture.agno_programs import (
 )
 from tests.capture.calls import CHAT, CHAT_EVENTS, CHAT_TOOL
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = MARKS
 
 
 @pytest.mark.captured("agno", "agents", "tools", added="one line", checks=("agents", "calls", "tools", "tokens"))
@@ -196,7 +197,9 @@ def test_at_once(recording):
             thread.join()
     tools = {op.path: decode(op.request.payload)["city"] for op in ops_of(recording, "together")}
     assert ["Athens", "Rome"] == sorted(tools.values())
-    assert {f"in {city}": path for path, city in tools.items()} == {op.name: op.parent_op for op in ops_of(recording, "in Athens", "in Rome")}
+    assert {f"in {city}": path for path, city in tools.items()} == {
+        op.name: op.parent_op for op in ops_of(recording, "in Athens", "in Rome")
+    }
     runs = list(walk_sessions(recording.tree))[1:]
     assert ["a", "b", "forecaster", "one", "two"] == sorted(run.agent_id for run in runs)
     assert [1, 1, 1, 1, 2] == sorted(run.totals.llm_requests for run in runs)
