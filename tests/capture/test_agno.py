@@ -14,6 +14,7 @@ from agno.exceptions import CheckTrigger, InputCheckError, RetryAgentRun, StopAg
 from agno.guardrails import BaseGuardrail
 from agno.memory import MemoryManager
 from agno.models.message import Message
+from agno.team import Team
 from agno.tools import tool
 from agno.tools.function import ToolResult
 
@@ -222,6 +223,18 @@ def test_a_team(recording, way):
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("way", ["arun", "astream"])
+def test_members_at_once(recording, way):
+    """Members that are asked at once are siblings in the op of the tool."""
+    members = [forecaster(scripted(f"rain in {name}"), name=name, id=name) for name in ("athens", "rome")]
+    model = scripted([asks_for("delegate_task_to_members", '{"task": "Look"}')], "All rain")
+    WAYS[way](Team(name="desk", members=members, model=model, delegate_to_all_members=True, telemetry=False), "Weather?")
+    assert ["desk", "desk->athens", "desk->rome"] == sorted(paths_of(recording))
+    [delegate] = ops_of(recording, "delegate_task_to_members")
+    assert [delegate.path] * 2 == [op.parent_op for op in ops_of(recording, "athens", "rome")]
+    assert (4, "ok") == (recording.tree.session.totals.llm_requests, recording.tree.session.status)
+
+
 def test_an_agent_in_a_tool(recording):
     """An agent that a tool runs is a session in the tool's op."""
 
@@ -276,6 +289,22 @@ def test_what_is_done_beside_a_run(recording):
         agent.run("Weather?", user_id="u-1")
     assert ["another", "another->forecaster"] == paths_of(recording)
     assert 2 == len(list(walk_sessions(recording.tree))[1].turns[0].ops)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_knowledge(recording, way):
+    """What is looked up for a prompt is a tool's op; a look-up that the model asks for is the call of that tool, and no second op."""
+
+    def retrieve(query, **_more):
+        return [{"content": f"it rains, says {query}"}]
+
+    WAYS[way](forecaster(scripted("It rains"), knowledge_retriever=retrieve, add_knowledge_to_context=True), "the almanac")
+    searching = scripted([asks_for("search_knowledge_base", '{"query": "rain"}')], "It rains")
+    WAYS[way](forecaster(searching, knowledge_retriever=retrieve, search_knowledge=True), "Weather?")
+    [op], [other] = ([op for op in session.turns[0].ops if op.kind == "tool"] for session in roots_of(recording))
+    assert ("knowledge", {"query": "the almanac"}) == (op.name, decode(op.request.payload))
+    assert [{"content": "it rains, says the almanac"}] == decode(op.response.payload)
+    assert "search_knowledge_base" == other.name
 
 
 @pytest.mark.captured("agno", "agents", "failed", added="one line", checks="calls")

@@ -132,3 +132,15 @@ def test_a_workflow_in_a_workflow(recording):
     outlook(Step(name="ask", workflow=inner)).run("Weather?")
     assert ["outlook", "outlook->inner", "outlook->inner->agent Oslo"] == paths_of(recording)
     assert ops_of(recording, "step ask")[0].path == ops_of(recording, "inner")[0].parent_op
+
+
+def test_a_workflow_whose_stream_is_left(recording):
+    """A workflow whose stream is closed in an agent's answer is cancelled, with the step, the agent and the call, each once."""
+    stream = outlook(Step(name="look", agent=forecaster(scripted("It rains all day")))).run("Weather?", stream=True, stream_events=True)
+    next(event for event in stream if event.event == "RunContent")
+    stream.close()
+    assert ["cancelled", "cancelled"] == [session.status for session in walk_sessions(recording.tree)]
+    assert [("step look", "cancelled"), ("forecaster", "cancelled"), ("scripted", "cancelled")] == [
+        (op.name, op.status) for op in ops_of(recording)
+    ]
+    assert optree.current_session() is None
