@@ -77,9 +77,10 @@ class _AgnoRun(TurnScope):
 
     def __init__(self, runner: Any, kind: str, told: Mapping[str, Any]) -> None:
         self._run: Any = told.get("run_response") or told.get("workflow_run_response")
-        ids = {f"agno.{name}": one for name in ("session_id", "run_id", "user_id") if (one := getattr(told.get("run_context"), name, None))}
+        known = ((name, getattr(told.get("run_context"), name, None)) for name in ("session_id", "run_id", "user_id"))
+        self._ids = {f"agno.{name}": one for name, one in known if one}
         super().__init__(_question(getattr(self._run, "input", None)), _instructions(runner), {})
-        self._agent = SessionScope(text(runner.name or kind), ids)
+        self._agent = SessionScope(text(runner.name or kind), self._ids)
         self._session: Session | None = None
         self._how: tuple[Status, Any] | None = None
 
@@ -115,12 +116,18 @@ class _AgnoRun(TurnScope):
         return _RunResult(self)
 
     @guarded
-    def took(self, found: Any) -> None:
-        """Take what the run gives: at last its result, or an event that it failed."""
+    def returned(self, found: Any) -> None:
+        """Take the run's result."""
         if hasattr(found, "status") and hasattr(found, "content"):
             self._run = found
-        elif (status := _EVENTS.get(getattr(found, "event", ""))) is not None:
-            self._how = status, getattr(found, "reason", None) or getattr(found, "content", None)
+
+    @guarded
+    def took(self, event: Any) -> None:
+        """Take an event of a stream: one of the run and none of a member, where nothing else tells how the run ended."""
+        if self._run is None and getattr(event, "run_id", None) == self._ids.get("agno.run_id"):
+            self.returned(event)
+            if (status := _EVENTS.get(getattr(event, "event", ""))) is not None:
+                self._how = status, getattr(event, "reason", None) or getattr(event, "content", None)
 
 
 class _RunResult(Result):
@@ -138,7 +145,7 @@ class _RunResult(Result):
 
     def returned(self, value: Any) -> None:
         """Take the result."""
-        self._run.took(value)
+        self._run.returned(value)
 
 
 def steps(module: ModuleType, is_on: IsOn) -> list[Hook]:

@@ -223,6 +223,15 @@ def test_a_team(recording, way):
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_a_member_that_fails(recording, way):
+    """A member that fails is a failed session, also where its events are in the stream of the team, which goes on."""
+    WAYS[way](desk_of(forecaster(scripted(ValueError("out of rain")), id="forecaster")), "Weather?")
+    assert [("ok", "All rain"), ("failed", "out of rain")] == [
+        (session.status, session.error or decode(session.final_report).strip()) for session in walk_sessions(recording.tree)
+    ]
+
+
 @pytest.mark.parametrize("way", ["arun", "astream"])
 def test_members_at_once(recording, way):
     """Members that are asked at once are siblings in the op of the tool."""

@@ -27,7 +27,7 @@ def test_the_programs_that_are_asked_for_are_there():
         "pydantic-ai-slim": whole,
         "google-adk": whole,
         "crewai": whole,
-        "agno": whole,
+        "agno": whole | {"streamed"},
         "claude-agent-sdk": whole,
     }
     found = {}
