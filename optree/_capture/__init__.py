@@ -128,6 +128,17 @@ LIBRARIES: Final = {
             "google.adk.flows.llm_flows.base_llm_flow": "adk:models",
         },
     ),
+    "smolagents": Library(
+        "1.26",
+        2,
+        {
+            "smolagents.agents": "smolagents:agents",
+            "smolagents.tools": "smolagents:tools",
+            "smolagents.models": "smolagents:models",
+            "smolagents.local_python_executor": "smolagents:executors",
+            "smolagents.remote_executors": "smolagents:executors",
+        },
+    ),
     "claude-agent-sdk": Library(
         "0.2",
         1,

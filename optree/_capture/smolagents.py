@@ -1,0 +1,525 @@
+"""smolagents: runs are agents' sessions; steps, code and tools are ops in them, and so are calls of models that the wire does not see.
+
+It tells of a run only by callbacks, which a program gives to one agent: so methods are hooked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+from collections.abc import Callable, Generator, Mapping
+from contextvars import ContextVar
+from types import FunctionType, ModuleType
+from typing import Any, Final
+
+from optree._builder import Op, Turn
+from optree._capture.hooks import Hook, IsOn, run_within
+from optree._capture.nesting import FrameworkCall, Nesting, given_here, respond
+from optree._capture.observed import TOLD, ended_by
+from optree._capture.program import PROGRAM
+from optree._nodes import Status
+from optree._tracing import context
+from optree._tracing.context import Holder, Scope
+from optree._tracing.failures import class_of_error
+from optree._tracing.faults import guarded
+from optree._tracing.handles import Session
+from optree._tracing.propagate import wrap
+from optree._tracing.recorded import CURRENT_REPLAY, Recorded
+from optree._tracing.results import Result
+from optree._tracing.scopes import OpScope, SessionScope, TurnScope
+from optree._values import own_members, text
+from optree.redaction import redact
+
+_NESTING: Final = Nesting()
+_INTERRUPTED: Final = ("RuntimeError: generator ignored GeneratorExit", "AgentError: Agent interrupted.")
+"""How a run ends whose stream the program closes within a step, and one that it interrupts."""
+_Instruments = tuple[Callable[..., Any], ...]
+
+
+def agents(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook what all runs of agents come by, and their steps."""
+    kind, python, calling = module.MultiStepAgent, module.CodeAgent, module.ToolCallingAgent
+
+    def running(agent: Any, task: Any = None, *_args: Any, **_told: Any) -> _Instruments:
+        _hook_model(agent.model, is_on)
+        return _AgentTurn(agent, task), _AgentSession(agent)
+
+    def stepping(agent: Any, step: Any, *_args: Any, **_told: Any) -> _Instruments:
+        _hook_model(agent.model, is_on)
+        return (_Step(f"step {step.step_number}", "step"),)
+
+    def planning(*_args: Any, **_told: Any) -> _Instruments:
+        return (_Step("planning", "planning"),)
+
+    def asked(agent: Any, task: Any = None, /, *_args: Any, **told: Any) -> _Asked | None:
+        return _Asked(agent, told.get("task", task)) if is_on() else None
+
+    def checking(*_args: Any, **_told: Any) -> _Within | None:
+        return _Within("final answer checks", "guardrail") if is_on() else None
+
+    def answering(agent: Any, *_args: Any, **_told: Any) -> _Within | None:
+        return _Within("final answer", "step", f"no final answer in {agent.step_number - 1} steps") if is_on() else None
+
+    def calling_tool(agent: Any, name: Any = None, arguments: Any = None) -> _Check | None:
+        return _Check(agent, name, arguments) if is_on() else None
+
+    return [
+        (kind, "_run_stream", _around(kind._run_stream, running, is_on)),  # noqa: SLF001 - `run` may return what is read later
+        (kind, "_generate_planning_step", _around(kind._generate_planning_step, planning, is_on)),  # noqa: SLF001 - tells of no step before
+        *((one, "_step_stream", _around(one._step_stream, stepping, is_on)) for one in (python, calling)),  # noqa: SLF001 - as above
+        (kind, "_validate_final_answer", run_within(kind._validate_final_answer, checking)),  # noqa: SLF001 - its checks are any functions
+        (kind, "provide_final_answer", run_within(kind.provide_final_answer, guarded(answering))),
+        (kind, "__call__", run_within(own_members(kind)["__call__"], guarded(asked))),
+        (calling, "execute_tool_call", run_within(calling.execute_tool_call, guarded(calling_tool))),
+    ]
+
+
+def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook what calls a tool."""
+
+    @guarded
+    def called(tool: Any, /, *args: Any, sanitize_inputs_outputs: bool = False, **kwargs: Any) -> _ToolCall | None:
+        if not is_on():
+            return None
+        made = functools.partial(module.handle_agent_output_types, output_type=tool.output_type)
+        return _ToolCall(text(tool.name), _named(tool, args, kwargs), made if sanitize_inputs_outputs else None)
+
+    return [(kind, "__call__", run_within(own_members(kind)["__call__"], called)) for kind in (module.Tool, module.PipelineTool)]
+
+
+def executors(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook what runs code, here or elsewhere."""
+    kinds = [kind for name in ("LocalPythonExecutor", "RemotePythonExecutor") if (kind := vars(module).get(name)) is not None]
+
+    @guarded
+    def running(_executor: Any, code: Any = None, /, *_args: Any, **told: Any) -> _Code | None:
+        return _Code(told.get("code_action", code)) if is_on() else None
+
+    found = [(kind, "__call__", run_within(own_members(kind)["__call__"], running)) for kind in kinds]
+    return [*found, (module, "timeout", _carried(module.timeout, is_on))] if hasattr(module, "timeout") else found
+
+
+def _carried(function: Any, is_on: IsOn) -> Any:
+    """Return what has the functions that it limits in time, each by a thread of its own, run where they are called in the tree."""
+
+    @functools.wraps(function)
+    def timeout(*args: Any, **kwargs: Any) -> Any:
+        decorate = function(*args, **kwargs)
+
+        def limited(run: Any) -> Any:
+            return decorate(wrap(run) if is_on() else run)
+
+        return limited
+
+    return timeout
+
+
+def models(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook what calls smolagents' own models; others are hooked when an agent runs with them."""
+    kinds = {kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, module.Model)}
+    return [hook for kind in kinds for hook in _calls(kind, is_on)]
+
+
+def _around(function: Any, instruments: Callable[..., _Instruments], is_on: IsOn) -> Any:
+    """Return what runs a generator function within nodes that *instruments* returns for its arguments."""
+    told = guarded(instruments)
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        decorated = function
+        for instrument in (told(*args, **kwargs) or ()) if is_on() else ():
+            decorated = instrument(decorated)
+        return decorated(*args, **kwargs)
+
+    return run
+
+
+class _Asked:
+    """A call of an agent by another one, with what that says of its own."""
+
+    def __init__(self, agent: Any, task: Any) -> None:
+        self.agent, self.task = agent, task
+        self._before: _Asked | None = None
+
+    def begin(self) -> None:
+        """Be the one that is under way here."""
+        self._before = _asked.get()
+        _asked.set(self)
+
+    def returned(self, value: Any) -> None:  # noqa: ARG002 - the run tells it
+        """Take that it is over."""
+        _asked.set(self._before)
+
+    def raised(self, error: BaseException) -> None:  # noqa: ARG002 - as above
+        """Take that it failed."""
+        _asked.set(self._before)
+
+
+_asked: ContextVar[_Asked | None] = ContextVar("optree_smolagents_asked", default=None)
+
+
+def _ended(status: Status, error: str | None) -> tuple[Status, str | None]:
+    """Return how a run ends, or what it is made of."""
+    is_left = error is not None and error.startswith(_INTERRUPTED)
+    return "cancelled" if is_left else status, None if error is None else redact(error)
+
+
+class _Yielded(Result):
+    """What a generator yields, of which the last is recorded."""
+
+    __slots__ = ("last", "record")
+
+    def __init__(self, record: Callable[[Any], None] | None = None) -> None:
+        self.last: Any = None
+        self.record = record
+
+    def take(self, item: Any) -> bool:
+        """Take an item."""
+        self.last = item
+        return True
+
+    @guarded
+    def ended(self, status: Status) -> None:  # noqa: ARG002 - of one that failed too
+        """Record the last one."""
+        if self.record is not None:
+            self.record(self.last)
+
+
+class _AgentSession(SessionScope):
+    """The session of a run."""
+
+    def __init__(self, agent: Any) -> None:
+        super().__init__(text(getattr(agent, "name", None) or type(agent).__name__), {})
+
+    def _again(self, function: Callable[..., Any]) -> _AgentSession:  # noqa: ARG002 - made for one run
+        return self
+
+    def result(self, handle: Session) -> Result:
+        """Return what takes the final answer."""
+
+        def report(last: Any) -> None:
+            if type(last).__name__ == "FinalAnswerStep":
+                handle.builder.set_final_report(_plain(last.output), with_end=True)
+
+        return _Yielded(report)
+
+    def finish(self, handle: Session, status: Status, error: str | None) -> None:
+        """End it."""
+        super().finish(handle, *_ended(status, error))
+
+
+class _AgentTurn(TurnScope):
+    """The turn in it."""
+
+    def __init__(self, agent: Any, task: Any) -> None:
+        asked, instructions = _asked.get(), getattr(agent, "instructions", None)
+        said = asked.task if asked is not None and asked.agent is agent else task
+        super().__init__(said if isinstance(said, str) else None, instructions if isinstance(instructions, str) else None, {})
+
+    def _again(self, function: Callable[..., Any]) -> _AgentTurn:  # noqa: ARG002 - as above
+        return self
+
+    def result(self, handle: Turn) -> Result:  # noqa: ARG002 - the session takes it
+        return _Yielded()
+
+    def finish(self, handle: Turn, status: Status, error: str | None) -> None:
+        """End it."""
+        super().finish(handle, *_ended(status, error))
+
+
+class _Step(OpScope):
+    """A step of a run, or of its own in the program's session."""
+
+    def __init__(self, name: str, kind: str) -> None:
+        super().__init__("system", name, {"type": kind})
+        self._yielded = _Yielded()
+
+    def _again(self, function: Callable[..., Any]) -> _Step:  # noqa: ARG002 - as above
+        return self
+
+    def begin(self, before: Scope | None, holder: Holder | None = None, arguments: Mapping[str, Any] | None = None) -> Scope:
+        """Begin it."""
+        return super().begin(before or PROGRAM.place_of_tool(), holder, arguments)
+
+    def called(self, handle: Op, arguments: Mapping[str, Any]) -> None:
+        """Nothing is known by its arguments."""
+
+    def result(self, handle: Op) -> Result:
+        """Return what takes a plan."""
+
+        def record(last: Any) -> None:
+            if isinstance(plan := getattr(last, "plan", None), str):
+                handle.response(plan)
+
+        self._yielded.record = record
+        return self._yielded
+
+    def finish(self, handle: Op, status: Status, error: str | None) -> None:
+        """End it; one whose action is done is not read further where its answer is refused."""
+        is_done = status == "cancelled" and type(self._yielded.last).__name__ == "ActionOutput"
+        super().finish(handle, *(("ok", None) if is_done else _ended(status, error)))
+
+
+class _Within:
+    """An op for what a function does."""
+
+    def __init__(self, name: str, kind: str, warning: str | None = None) -> None:
+        self._scope, self._warning = OpScope("system", name, {"type": kind}), warning
+
+    def begin(self) -> None:
+        """Begin it."""
+        _NESTING.begin(self, self._scope)
+        if self._warning is not None and (op := _NESTING.op(self)) is not None:
+            op.log(self._warning, "WRN")
+
+    @guarded
+    def returned(self, value: Any) -> None:
+        """End it, with the text of a message."""
+        if (op := _NESTING.op(self)) is not None and value is not None:
+            respond(op, _plain(getattr(value, "content", value)))
+        _NESTING.end(self)
+
+    def raised(self, error: BaseException) -> None:
+        """Take that it failed."""
+        _NESTING.fail(self, error)
+
+
+class _Code(_Within):
+    """Code that an agent has written. In a replay it runs, and the tools that it calls get what was recorded."""
+
+    def __init__(self, code: Any) -> None:
+        super().__init__("python_interpreter", "code")
+        self._sent = {"code": code}
+
+    def begin(self) -> None:
+        """Begin its op, with the code."""
+        super().begin()
+        if (op := _NESTING.op(self)) is not None:
+            self._scope.called(op, self._sent)
+
+    @guarded
+    def returned(self, value: Any) -> None:
+        """End it, with what the code comes to and what it printed."""
+        super().returned({"output": _plain(value.output), "logs": value.logs})
+
+
+class _ToolCall:
+    """A call of a tool."""
+
+    given: Callable[[], Any]
+    """In a replay, what returns the recorded result."""
+
+    def __init__(self, name: str, sent: Mapping[str, Any], made: Callable[[Any], Any] | None) -> None:
+        self._name, self._sent, self._made = name, sent, made
+
+    def begin(self) -> None:
+        """Begin its op."""
+        _NESTING.begin_tool(self, self._name, self._sent)
+        if CURRENT_REPLAY.answer_tool is not None and _NESTING.op(self) is not None and (found := given_here()) is not None:
+            self.given = functools.partial(self._give, found)
+
+    def _give(self, found: Recorded) -> Any:
+        value = found.result("smolagents")
+        return value if self._made is None else self._made(value)
+
+    @guarded
+    def returned(self, value: Any) -> None:
+        """End it, with the result."""
+        if (op := _NESTING.op(self)) is not None:
+            respond(op, _plain(value))
+        _NESTING.end(self)
+
+    def raised(self, error: BaseException) -> None:
+        """Take that it failed."""
+        _NESTING.fail(self, error)
+
+
+class _Check:
+    """What a model asks for, before it is called: an op only if there is no such tool, or it does not take these arguments."""
+
+    def __init__(self, agent: Any, name: Any, arguments: Any) -> None:
+        self._name, self._arguments = text(name), arguments
+        self._is_known = name in agent.tools or name in agent.managed_agents
+
+    def begin(self) -> None:
+        """It may be called."""
+
+    def returned(self, value: Any) -> None:
+        """It was."""
+
+    @guarded
+    def raised(self, error: BaseException) -> None:
+        """Record it, if it was not."""
+        if not self._is_known or type(error).__name__ == "AgentToolCallError":
+            _NESTING.begin_tool(self, self._name, self._arguments)
+            _NESTING.fail(self, error)
+
+
+def _calls(kind: type[Any], is_on: IsOn) -> list[Hook]:
+    """Return hooks for what a class for models calls them by itself."""
+
+    @guarded
+    def asked(model: Any, messages: Any = None, /, *_args: Any, **told: Any) -> _ModelCall | None:
+        if not is_on() or ((call := _call.get()) is not None and call.model is model):  # a method that calls its base class's
+            return None
+        return _ModelCall(model, told.pop("messages", messages), told)
+
+    own = own_members(kind)
+    found = list[Hook]()
+    for name, within in _WAYS:
+        function = own.get(name)
+        if isinstance(function, FunctionType) and not hasattr(function, _MARK):
+            found.append((kind, name, within(function, asked)))
+            setattr(found[-1][2], _MARK, True)
+    return found
+
+
+_MARK: Final = "_optree_hook"
+
+
+@guarded
+def _hook_model(model: Any, is_on: IsOn) -> None:
+    """Hook the class of a program's own model. It keeps its hooks after `uninstrument`, doing nothing."""
+    for kind in type(model).__mro__:
+        for owner, name, function in _calls(kind, is_on):
+            setattr(owner, name, function)
+
+
+def _stream_within(function: Any, watching: Callable[..., _ModelCall | None]) -> Any:
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        call = watching(*args, **kwargs)
+        if call is None:
+            return function(*args, **kwargs)
+        try:
+            call.begin()
+            deltas = function(*args, **kwargs)
+            call.leave()
+            return _noted(deltas, call)
+        except BaseException as error:
+            call.raised(error)
+            raise
+
+    return run
+
+
+def _noted(deltas: Any, call: _ModelCall) -> Generator[Any]:
+    try:
+        call.begin()
+        for delta in deltas:
+            call.came(delta)
+            call.leave()
+            yield delta
+            call.begin()
+        call.returned(None)
+    except BaseException as error:
+        call.raised(error)
+        raise
+
+
+_WAYS: Final[tuple[tuple[str, Callable[..., Any]], ...]] = (("generate", run_within), ("generate_stream", _stream_within))
+
+
+class _ModelCall:
+    """One call of a model."""
+
+    def __init__(self, model: Any, messages: Any, told: Mapping[str, Any]) -> None:
+        self.model, self._messages, self._told = model, messages, told
+        self.where = context.here()
+        self.call: FrameworkCall | None = None
+        self._deltas: list[Any] = []
+        self._before: _ModelCall | None = None
+
+    def begin(self) -> None:
+        """Be the one that is under way here."""
+        self._before = before = _call.get()
+        if before is not None and before.call is not None and before.where is self.where:  # a model that asks another one
+            before.call.is_seen = True
+        _call.set(self)
+        self.call = self.call or FrameworkCall()
+        TOLD.set(self.call)
+
+    def leave(self) -> None:
+        """Be it no longer, as while the program has a piece of the answer."""
+        if _call.get() is self:
+            _call.set(self._before)
+            TOLD.set(None)
+
+    @guarded
+    def came(self, delta: Any) -> None:
+        """Take a piece of the answer."""
+        self._deltas.append(delta)
+        if delta.content and (op := self._op()) is not None:
+            op.chunk(delta.content)
+
+    def returned(self, value: Any) -> None:
+        """Take the answer; None for that of the pieces."""
+        self._end(value, None)
+
+    def raised(self, error: BaseException) -> None:
+        """Take that none came."""
+        self._end(None, error)
+
+    def _op(self) -> Op | None:
+        """Return the op of one that is not seen on the wire."""
+        if self.call is None or self.call.is_seen:
+            return None
+        told, model = dict(self._told), self.model
+        tools, stop = told.pop("tools_to_call_from", None) or (), told.pop("stop_sequences", None)
+        schema = importlib.import_module("smolagents.models").get_tool_json_schema
+        sent = {"stop": stop, "tools": [schema(tool) for tool in tools] or None, **told}
+        name = text(getattr(model, "model_id", None) or type(model).__name__)
+        messages = [_message(one) for one in self._messages or ()]
+        return self.call.begin(None, name, messages, {name: one for name, one in sent.items() if one is not None})
+
+    @guarded
+    def _end(self, answer: Any, error: BaseException | None) -> None:
+        self.leave()
+        call, found = self.call, None
+        if call is None:
+            return
+        try:
+            if self._op() is not None:
+                found = self._answer(answer)
+        finally:
+            call.failure = class_of_error(error)
+            call.end(found, *ended_by(error))
+
+    def _answer(self, answer: Any) -> dict[str, Any] | None:
+        if answer is None and self._deltas:
+            answer = importlib.import_module("smolagents.models").agglomerate_stream_deltas(self._deltas)
+            if not any(delta.token_usage for delta in self._deltas):
+                answer.token_usage = None
+        if answer is None:
+            return None
+        usage = getattr(answer, "token_usage", None)
+        spent = {} if usage is None else {"usage": {"prompt_tokens": usage.input_tokens, "completion_tokens": usage.output_tokens}}
+        return {"model": getattr(self.model, "model_id", None), "choices": [{"index": 0, "message": _message(answer)}], **spent}
+
+
+_call: ContextVar[_ModelCall | None] = ContextVar("optree_smolagents_call", default=None)
+"""The one that is under way."""
+_ROLES: Final = {"tool-call": "assistant", "tool-response": "user"}
+"""What smolagents sends for roles that are its own."""
+
+
+def _message(one: Any) -> dict[str, Any]:
+    """Return a message as providers take it."""
+    if isinstance(one, dict):
+        return one
+    role = getattr(one.role, "value", one.role)
+    calls = [dataclasses.asdict(call) for call in one.tool_calls or ()]
+    return {"role": _ROLES.get(role, role), "content": one.content, **({"tool_calls": calls} if calls else {})}
+
+
+def _named(tool: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tool's arguments by name; a mapping that has them all may come in their place."""
+    if len(args) == 1 and not kwargs and isinstance(args[0], dict) and all(name in tool.inputs for name in args[0]):
+        return args[0]
+    return {**dict(zip(tool.inputs, map(_plain, args), strict=False)), **kwargs}
+
+
+def _plain(value: Any) -> Any:
+    """Return the text that is in smolagents' own class for texts; and any other value."""
+    return value.to_raw() if isinstance(value, str) and hasattr(value, "to_raw") else value
