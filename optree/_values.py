@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from binascii import a2b_base64, b2a_base64
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, ClassVar, Generic, TypeGuard, TypeVar, cast
 
@@ -289,6 +289,13 @@ def _builtins(value: object) -> object:
 def own_members(owner: Any) -> Mapping[str, Any]:
     """Return what a class or a module has itself, and not by a class above it."""
     return cast("Mapping[str, Any]", vars(owner))
+
+
+def subclasses(kind: Any) -> Iterator[Any]:
+    """Yield all classes below one, those below several bases as often."""
+    for one in type.__subclasses__(kind):
+        yield one
+        yield from subclasses(one)
 
 
 def dumped(dump: Callable[..., Any]) -> Any:

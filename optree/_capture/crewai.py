@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextvars import ContextVar
 from types import ModuleType
 from typing import Any, Final, cast
@@ -25,7 +25,7 @@ from optree._tracing.failures import class_of_error
 from optree._tracing.faults import guarded
 from optree._tracing.recorded import CURRENT_REPLAY, Recorded
 from optree._tracing.scopes import OpScope
-from optree._values import cut, dumped, is_list, is_object, own_members, shortened, text
+from optree._values import cut, dumped, is_list, is_object, own_members, shortened, subclasses, text
 from optree.redaction import redact
 
 _DEFAULT_CREW: Final = "crew"
@@ -76,7 +76,7 @@ def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:
 def models(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook `call` and `acall` of every LLM class, also of later ones; these keep their hooks after `uninstrument`, doing nothing."""
     base = module.BaseLLM
-    found = [hook for kind in _below(base) for hook in _calls(kind, is_on)]
+    found = [hook for kind in subclasses(base) for hook in _calls(kind, is_on)]
     made_by = own_members(base).get("__init_subclass__")
     if (function := getattr(cast("Any", made_by), "__func__", None)) is not None:
 
@@ -347,12 +347,6 @@ def _record(op: Op, event: Any, what: str, output: Any) -> None:
         op.log("from the cache")
     if output is not None:
         respond(op, output)
-
-
-def _below(kind: Any) -> Iterator[Any]:
-    for one in kind.__subclasses__():
-        yield one
-        yield from _below(one)
 
 
 def _calls(kind: Any, is_on: IsOn) -> list[Hook]:

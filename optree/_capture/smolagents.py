@@ -28,7 +28,7 @@ from optree._tracing.propagate import wrap
 from optree._tracing.recorded import CURRENT_REPLAY, Recorded
 from optree._tracing.results import Result
 from optree._tracing.scopes import OpScope, SessionScope, TurnScope
-from optree._values import own_members, text
+from optree._values import own_members, subclasses, text
 from optree.redaction import redact
 
 _NESTING: Final = Nesting()
@@ -116,9 +116,17 @@ def _carried(function: Any, is_on: IsOn) -> Any:
 
 
 def models(module: ModuleType, is_on: IsOn) -> list[Hook]:
-    """Hook what calls smolagents' own models; others are hooked when an agent runs with them."""
-    kinds = {kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, module.Model)}
-    return [hook for kind in kinds for hook in _calls(kind, is_on)]
+    """Hook what calls a model, of all classes that are there; those that come later are hooked when a model of theirs is made."""
+    base = module.Model
+    function = own_members(base)["__init__"]
+
+    @functools.wraps(function)
+    def made(model: Any, /, *args: Any, **kwargs: Any) -> None:
+        if is_on():
+            _hook_model(model, is_on)
+        function(model, *args, **kwargs)
+
+    return [(base, "__init__", made), *(hook for kind in (base, *subclasses(base)) for hook in _calls(kind, is_on))]
 
 
 def _around(function: Any, instruments: Callable[..., _Instruments], is_on: IsOn) -> Any:
@@ -380,7 +388,7 @@ _MARK: Final = "_optree_hook"
 
 @guarded
 def _hook_model(model: Any, is_on: IsOn) -> None:
-    """Hook the class of a program's own model. It keeps its hooks after `uninstrument`, doing nothing."""
+    """Hook the classes of a model of the program's. They keep their hooks after `uninstrument`, doing nothing."""
     for kind in type(model).__mro__:
         for owner, name, function in _calls(kind, is_on):
             setattr(owner, name, function)
@@ -444,7 +452,7 @@ class _ModelCall:
         """Be it no longer, as while the program has a piece of the answer."""
         if _call.get() is self:
             _call.set(self._before)
-            TOLD.set(None)
+            TOLD.set(None if self._before is None else self._before.call)
 
     @guarded
     def came(self, delta: Any) -> None:
@@ -481,16 +489,16 @@ class _ModelCall:
             return
         try:
             if self._op() is not None:
-                found = self._answer(answer)
+                found = self._answer(answer, error)
         finally:
             call.failure = class_of_error(error)
             call.end(found, *ended_by(error))
 
-    def _answer(self, answer: Any) -> dict[str, Any] | None:
-        if answer is None and self._deltas:
+    def _answer(self, answer: Any, error: BaseException | None) -> dict[str, Any] | None:
+        has_usage = any(delta.token_usage for delta in self._deltas)
+        if answer is None and self._deltas and (error is None or has_usage):  # else what came of it is there, and its tokens are unknown
             answer = importlib.import_module("smolagents.models").agglomerate_stream_deltas(self._deltas)
-            if not any(delta.token_usage for delta in self._deltas):
-                answer.token_usage = None
+            answer.token_usage = answer.token_usage if has_usage else None
         if answer is None:
             return None
         usage = getattr(answer, "token_usage", None)

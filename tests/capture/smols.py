@@ -1,0 +1,125 @@
+"""Agents as smolagents' documentation writes them, and a model of the program's own."""
+
+import json
+
+import pytest
+from smolagents import ChatMessage, CodeAgent, LogLevel, Model, OpenAIModel, ToolCallingAgent, tool
+from smolagents.models import ChatMessageStreamDelta, ChatMessageToolCall, ChatMessageToolCallFunction
+from smolagents.monitoring import TokenUsage
+
+import optree
+from optree._tree import walk_ops, walk_sessions
+from tests.capture.provider import Reply
+
+USAGE = {"prompt_tokens": 12, "completion_tokens": 5, "total_tokens": 17, "prompt_tokens_details": {"cached_tokens": 4},
+         "completion_tokens_details": {"reasoning_tokens": 3}}  # fmt: skip
+REFUSED = Reply({"error": {"message": "no such model"}}, status=404)
+CODE = "Thought: look\n<code>\nfound = weather('Athens')\nprint(found)\nfinal_answer('It rains')\n</code>"
+
+
+def says(content, *calls):
+    """Return an answer of OpenAI's chat that asks for tools, or says something."""
+    asked = [{"id": f"call-{at}", "type": "function", "function": function} for at, function in enumerate(calls, 1)]
+    message = {"role": "assistant", "content": content} | ({"tool_calls": asked} if asked else {})
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if asked else "stop"}
+    return Reply({"id": "chat-2", "object": "chat.completion", "created": 1, "model": "gpt-5-2026", "choices": [choice], "usage": USAGE})
+
+
+def asks(name, **arguments):
+    """Return an answer that asks for a tool."""
+    return says(None, {"name": name, "arguments": json.dumps(arguments)})
+
+
+WEATHER = asks("weather", city="Athens")
+DONE = asks("final_answer", answer="It rains")
+ANSWER = says(CODE)
+
+
+@tool
+def weather(city: str) -> str:
+    """Tell the weather.
+
+    Args:
+        city: Where.
+    """
+    if (op := optree.current()) is not None:
+        op.log(f"looking at {city}")
+    with optree.tool("thermometer"):
+        return f"rain in {city}"
+
+
+@tool
+def broken(city: str) -> str:
+    """Do nothing good.
+
+    Args:
+        city: Where.
+    """
+    raise ConnectionError(f"no thermometer in {city}")
+
+
+broken.name = "weather"
+
+
+class Scripted(Model):
+    """A model that calls nobody, as smolagents' documentation has one of the program's own."""
+
+    def __init__(self, *says):
+        super().__init__(model_id="scripted")
+        self.says = list(says)
+
+    def generate(self, messages, **_more):
+        """Say what is next, the last thing again and again."""
+        said = self.says.pop(0) if len(self.says) > 1 else self.says[0]
+        if isinstance(said, BaseException):
+            raise said
+        said = said(messages) if callable(said) else said
+        calls = [said] if isinstance(said, ChatMessageToolCall) else None
+        return ChatMessage("assistant", None if calls else said, calls, token_usage=TokenUsage(3, 2))
+
+    def generate_stream(self, messages, **more):
+        """Say it piece by piece."""
+        for piece in self.generate(messages, **more).content.split(" "):
+            yield ChatMessageStreamDelta(content=f"{piece} ")
+        yield ChatMessageStreamDelta(token_usage=TokenUsage(3, 2))
+
+
+def calls(name, **arguments):
+    """Return what a scripted model says that asks for a tool."""
+    return ChatMessageToolCall(ChatMessageToolCallFunction(arguments, name), "call-1", "function")
+
+
+def served_by(provider):
+    """Return a model that the provider answers for."""
+    return OpenAIModel("gpt-5", api_base=f"{provider.url}/v1", api_key="none", client_kwargs={"max_retries": 0}, retry=False)
+
+
+@pytest.fixture(name="model")
+def model_of_smolagents(provider):
+    """Return the same."""
+    return served_by(provider)
+
+
+def calling(model, *tools, name="forecaster", **more):
+    """Return an agent that calls tools."""
+    return ToolCallingAgent(list(tools), model, name=name, description="Tells the weather", verbosity_level=LogLevel.OFF, **more)
+
+
+def coding(model, *tools, name="coder", **more):
+    """Return an agent that writes code."""
+    return CodeAgent(list(tools), model, name=name, description="Writes code", verbosity_level=LogLevel.OFF, **more)
+
+
+def ops_of(recording, *names):
+    """Return the ops that were recorded, those of some names if any are given."""
+    return [op for _, _, op in walk_ops(recording.tree) if not names or op.name in names]
+
+
+def calls_of(recording):
+    """Return the calls of models."""
+    return [op for op in ops_of(recording) if op.kind == "llm"]
+
+
+def paths_of(recording):
+    """Return the agents of all sessions."""
+    return [session.call_path for session in walk_sessions(recording.tree)]
