@@ -134,7 +134,7 @@ LIBRARIES: Final = {
         {
             "smolagents.agents": "smolagents:agents",
             "smolagents.tools": "smolagents:tools",
-            "smolagents.models": "smolagents:models",
+            "smolagents.models": "smolagents_models:models",
             "smolagents.local_python_executor": "smolagents:executors",
             "smolagents.remote_executors": "smolagents:executors",
         },

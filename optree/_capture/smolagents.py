@@ -1,34 +1,30 @@
-"""smolagents: runs are agents' sessions; steps, code and tools are ops in them, and so are calls of models that the wire does not see.
+"""smolagents: runs are agents' sessions; steps, plans, code and tools are ops in them.
 
 It tells of a run only by callbacks, which a program gives to one agent: so methods are hooked.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import importlib
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from types import FunctionType, ModuleType
+from types import ModuleType
 from typing import Any, Final
 
 from optree._builder import Op, Turn
 from optree._capture.hooks import Hook, IsOn, run_within
-from optree._capture.nesting import FrameworkCall, Nesting, given_here, respond
-from optree._capture.observed import TOLD, ended_by
+from optree._capture.nesting import Nesting, given_here, respond
 from optree._capture.program import PROGRAM
+from optree._capture.smolagents_models import hook_model
 from optree._nodes import Status
-from optree._tracing import context
 from optree._tracing.context import Holder, Scope
-from optree._tracing.failures import class_of_error
 from optree._tracing.faults import guarded
 from optree._tracing.handles import Session
 from optree._tracing.propagate import wrap
 from optree._tracing.recorded import CURRENT_REPLAY, Recorded
 from optree._tracing.results import Result
 from optree._tracing.scopes import OpScope, SessionScope, TurnScope
-from optree._values import own_members, subclasses, text
+from optree._values import is_object, own_members, text
 from optree.redaction import redact
 
 _NESTING: Final = Nesting()
@@ -42,11 +38,11 @@ def agents(module: ModuleType, is_on: IsOn) -> list[Hook]:
     kind, python, calling = module.MultiStepAgent, module.CodeAgent, module.ToolCallingAgent
 
     def running(agent: Any, task: Any = None, *_args: Any, **_told: Any) -> _Instruments:
-        _hook_model(agent.model, is_on)
+        hook_model(agent.model, is_on)
         return _AgentTurn(agent, task), _AgentSession(agent)
 
     def stepping(agent: Any, step: Any, *_args: Any, **_told: Any) -> _Instruments:
-        _hook_model(agent.model, is_on)
+        hook_model(agent.model, is_on)
         return (_Step(f"step {step.step_number}", "step"),)
 
     def planning(*_args: Any, **_told: Any) -> _Instruments:
@@ -113,20 +109,6 @@ def _carried(function: Any, is_on: IsOn) -> Any:
         return limited
 
     return timeout
-
-
-def models(module: ModuleType, is_on: IsOn) -> list[Hook]:
-    """Hook what calls a model, of all classes that are there; those that come later are hooked when a model of theirs is made."""
-    base = module.Model
-    function = own_members(base)["__init__"]
-
-    @functools.wraps(function)
-    def made(model: Any, /, *args: Any, **kwargs: Any) -> None:
-        if is_on():
-            _hook_model(model, is_on)
-        function(model, *args, **kwargs)
-
-    return [(base, "__init__", made), *(hook for kind in (base, *subclasses(base)) for hook in _calls(kind, is_on))]
 
 
 def _around(function: Any, instruments: Callable[..., _Instruments], is_on: IsOn) -> Any:
@@ -364,170 +346,15 @@ class _Check:
             _NESTING.fail(self, error)
 
 
-def _calls(kind: type[Any], is_on: IsOn) -> list[Hook]:
-    """Return hooks for what a class for models calls them by itself."""
-
-    @guarded
-    def asked(model: Any, messages: Any = None, /, *_args: Any, **told: Any) -> _ModelCall | None:
-        if not is_on() or ((call := _call.get()) is not None and call.model is model):  # a method that calls its base class's
-            return None
-        return _ModelCall(model, told.pop("messages", messages), told)
-
-    own = own_members(kind)
-    found = list[Hook]()
-    for name, within in _WAYS:
-        function = own.get(name)
-        if isinstance(function, FunctionType) and not hasattr(function, _MARK):
-            found.append((kind, name, within(function, asked)))
-            setattr(found[-1][2], _MARK, True)
-    return found
-
-
-_MARK: Final = "_optree_hook"
-
-
-@guarded
-def _hook_model(model: Any, is_on: IsOn) -> None:
-    """Hook the classes of a model of the program's. They keep their hooks after `uninstrument`, doing nothing."""
-    for kind in type(model).__mro__:
-        for owner, name, function in _calls(kind, is_on):
-            setattr(owner, name, function)
-
-
-def _stream_within(function: Any, watching: Callable[..., _ModelCall | None]) -> Any:
-    @functools.wraps(function)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        call = watching(*args, **kwargs)
-        if call is None:
-            return function(*args, **kwargs)
-        try:
-            call.begin()
-            deltas = function(*args, **kwargs)
-            call.leave()
-            return _noted(deltas, call)
-        except BaseException as error:
-            call.raised(error)
-            raise
-
-    return run
-
-
-def _noted(deltas: Any, call: _ModelCall) -> Generator[Any]:
-    try:
-        call.begin()
-        for delta in deltas:
-            call.came(delta)
-            call.leave()
-            yield delta
-            call.begin()
-        call.returned(None)
-    except BaseException as error:
-        call.raised(error)
-        raise
-
-
-_WAYS: Final[tuple[tuple[str, Callable[..., Any]], ...]] = (("generate", run_within), ("generate_stream", _stream_within))
-
-
-class _ModelCall:
-    """One call of a model."""
-
-    def __init__(self, model: Any, messages: Any, told: Mapping[str, Any]) -> None:
-        self.model, self._messages, self._told = model, messages, told
-        self.where = context.here()
-        self.call: FrameworkCall | None = None
-        self._deltas: list[Any] = []
-        self._before: _ModelCall | None = None
-
-    def begin(self) -> None:
-        """Be the one that is under way here."""
-        self._before = before = _call.get()
-        if before is not None and before.call is not None and before.where is self.where:  # a model that asks another one
-            before.call.is_seen = True
-        _call.set(self)
-        self.call = self.call or FrameworkCall()
-        TOLD.set(self.call)
-
-    def leave(self) -> None:
-        """Be it no longer, as while the program has a piece of the answer."""
-        if _call.get() is self:
-            _call.set(self._before)
-            TOLD.set(None if self._before is None else self._before.call)
-
-    @guarded
-    def came(self, delta: Any) -> None:
-        """Take a piece of the answer."""
-        self._deltas.append(delta)
-        if delta.content and (op := self._op()) is not None:
-            op.chunk(delta.content)
-
-    def returned(self, value: Any) -> None:
-        """Take the answer; None for that of the pieces."""
-        self._end(value, None)
-
-    def raised(self, error: BaseException) -> None:
-        """Take that none came."""
-        self._end(None, error)
-
-    def _op(self) -> Op | None:
-        """Return the op of one that is not seen on the wire."""
-        if self.call is None or self.call.is_seen:
-            return None
-        told, model = dict(self._told), self.model
-        tools, stop = told.pop("tools_to_call_from", None) or (), told.pop("stop_sequences", None)
-        schema = importlib.import_module("smolagents.models").get_tool_json_schema
-        sent = {"stop": stop, "tools": [schema(tool) for tool in tools] or None, **told}
-        name = text(getattr(model, "model_id", None) or type(model).__name__)
-        messages = [_message(one) for one in self._messages or ()]
-        return self.call.begin(None, name, messages, {name: one for name, one in sent.items() if one is not None})
-
-    @guarded
-    def _end(self, answer: Any, error: BaseException | None) -> None:
-        self.leave()
-        call, found = self.call, None
-        if call is None:
-            return
-        try:
-            if self._op() is not None:
-                found = self._answer(answer, error)
-        finally:
-            call.failure = class_of_error(error)
-            call.end(found, *ended_by(error))
-
-    def _answer(self, answer: Any, error: BaseException | None) -> dict[str, Any] | None:
-        has_usage = any(delta.token_usage for delta in self._deltas)
-        if answer is None and self._deltas and (error is None or has_usage):  # else what came of it is there, and its tokens are unknown
-            answer = importlib.import_module("smolagents.models").agglomerate_stream_deltas(self._deltas)
-            answer.token_usage = answer.token_usage if has_usage else None
-        if answer is None:
-            return None
-        usage = getattr(answer, "token_usage", None)
-        spent = {} if usage is None else {"usage": {"prompt_tokens": usage.input_tokens, "completion_tokens": usage.output_tokens}}
-        return {"model": getattr(self.model, "model_id", None), "choices": [{"index": 0, "message": _message(answer)}], **spent}
-
-
-_call: ContextVar[_ModelCall | None] = ContextVar("optree_smolagents_call", default=None)
-"""The one that is under way."""
-_ROLES: Final = {"tool-call": "assistant", "tool-response": "user"}
-"""What smolagents sends for roles that are its own."""
-
-
-def _message(one: Any) -> dict[str, Any]:
-    """Return a message as providers take it."""
-    if isinstance(one, dict):
-        return one
-    role = getattr(one.role, "value", one.role)
-    calls = [dataclasses.asdict(call) for call in one.tool_calls or ()]
-    return {"role": _ROLES.get(role, role), "content": one.content, **({"tool_calls": calls} if calls else {})}
-
-
 def _named(tool: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return a tool's arguments by name; a mapping that has them all may come in their place."""
-    if len(args) == 1 and not kwargs and isinstance(args[0], dict) and all(name in tool.inputs for name in args[0]):
-        return args[0]
+    first = args[0] if len(args) == 1 and not kwargs else None
+    if is_object(first) and all(name in tool.inputs for name in first):
+        return first
     return {**dict(zip(tool.inputs, map(_plain, args), strict=False)), **kwargs}
 
 
 def _plain(value: Any) -> Any:
     """Return the text that is in smolagents' own class for texts; and any other value."""
-    return value.to_raw() if isinstance(value, str) and hasattr(value, "to_raw") else value
+    raw = getattr(value, "to_raw", None) if isinstance(value, str) else None
+    return value if raw is None else raw()

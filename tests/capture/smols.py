@@ -1,7 +1,9 @@
 """Agents as smolagents' documentation writes them, and a model of the program's own."""
 
 import json
+from functools import cache
 
+import openai
 import pytest
 from smolagents import ChatMessage, CodeAgent, LogLevel, Model, OpenAIModel, ToolCallingAgent, tool
 from smolagents.models import ChatMessageStreamDelta, ChatMessageToolCall, ChatMessageToolCallFunction
@@ -89,9 +91,14 @@ def calls(name, **arguments):
     return ChatMessageToolCall(ChatMessageToolCallFunction(arguments, name), "call-1", "function")
 
 
+@cache
+def _client(url):
+    return openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+
+
 def served_by(provider):
     """Return a model that the provider answers for."""
-    return OpenAIModel("gpt-5", api_base=f"{provider.url}/v1", api_key="none", client_kwargs={"max_retries": 0}, retry=False)
+    return OpenAIModel("gpt-5", client=_client(provider.url), retry=False)
 
 
 @pytest.fixture(name="model")

@@ -28,6 +28,7 @@ def test_the_programs_that_are_asked_for_are_there():
         "google-adk": whole,
         "crewai": whole,
         "agno": whole | {"streamed"},
+        "smolagents": whole | {"plain", "streamed"},
         "claude-agent-sdk": whole,
     }
     found = {}

@@ -12,6 +12,8 @@ if find_spec("smolagents") is None:
     pytest.skip("smolagents is tried in an environment of its own: make test-frameworks", allow_module_level=True)
 
 from smolagents import ActionStep, FinalAnswerStep, PlanningStep, PythonInterpreterTool, TaskStep, tool
+from smolagents.local_python_executor import CodeOutput
+from smolagents.remote_executors import RemotePythonExecutor
 from smolagents.utils import AgentError, AgentGenerationError
 
 import optree
@@ -126,6 +128,26 @@ def test_code_that_a_tool_runs(recording):
     [op] = ops_of(recording, "python_interpreter")
     assert ("tool", {"code": "1 + 1"}) == (op.kind, decode(op.request.payload))
     assert decode(op.response.payload).endswith("Output: 2")
+
+
+class Sandbox(RemotePythonExecutor):
+    """Where code runs that is sent away."""
+
+    def send_tools(self, tools):
+        """Leave them here."""
+
+    def run_code_raise_errors(self, code):
+        """Say that it was done."""
+        return CodeOutput(output="It rains", logs=f"ran {code}", is_final_answer=True)
+
+
+def test_code_that_runs_elsewhere(recording):
+    """Code that is sent away is an op too."""
+    agent = coding(Scripted("<code>1</code>"))
+    agent.python_executor = Sandbox([], agent.logger)
+    assert "It rains" == agent.run("Weather?")
+    [op] = ops_of(recording, "python_interpreter")
+    assert ({"code": "1"}, {"output": "It rains", "logs": "ran 1"}) == (decode(op.request.payload), decode(op.response.payload))
 
 
 SEEN = ContextVar("seen", default=None)

@@ -8,7 +8,7 @@ import pytest
 if find_spec("smolagents") is None:
     pytest.skip("smolagents is tried in an environment of its own: make test-frameworks", allow_module_level=True)
 
-from smolagents import ActionStep, ChatMessage, CodeAgent, InferenceClientModel, LiteLLMModel, Model, OpenAIModel, Tool, ToolCallingAgent
+from smolagents import ChatMessage, CodeAgent, InferenceClientModel, LiteLLMModel, Model, OpenAIModel, Tool, ToolCallingAgent
 from smolagents import local_python_executor as local
 
 import optree
@@ -172,7 +172,7 @@ def test_a_model_in_an_op_of_the_programs(recording):
 )
 @pytest.mark.parametrize(("kind", "name"), [("openai", "gpt-5"), ("hugging face", "dummy"), ("litellm", "gpt-5")])
 @pytest.mark.parametrize("streamed", [False, True], ids=["plain", "streamed"])
-@pytest.mark.filterwarnings("ignore:Item .* on TypedDict:UserWarning")  # what pydantic says of LiteLLM's classes
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")  # what pydantic says of LiteLLM's classes
 def test_models_of_smolagents(recording, provider, monkeypatch, kind, name, streamed):
     """The models of smolagents that go over HTTP are recorded on the wire, once, plain and streamed."""
     monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
@@ -220,8 +220,9 @@ def test_the_program_sees_no_difference(provider, case, function, stream):
 def test_a_fault_of_ours_is_none_of_the_programs(recording, provider, model, monkeypatch):
     """A hook that raises leaves the run as it is, and calls are recorded."""
     provider.says(WEATHER, DONE)
-    for fault in ("_named", "_message", "_Check.__init__", "_AgentTurn.__init__", "_Step.__init__", "_Asked.__init__"):
+    for fault in ("_named", "_Check.__init__", "_AgentTurn.__init__", "_Step.__init__", "_Asked.__init__"):
         monkeypatch.setattr(f"optree._capture.smolagents.{fault}", lambda *_args: 1 / 0)
+    monkeypatch.setattr("optree._capture.smolagents_models._message", lambda *_args: 1 / 0)
     with optree.session("lead") as session:
         assert "It rains" == calling(model, weather).run("Weather?")
         assert "It rains" == coding(Scripted(CODE), weather).run("Weather?")

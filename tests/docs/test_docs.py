@@ -59,6 +59,8 @@ def test_code_runs(code, tmp_path, monkeypatch):
         if find_spec("agno") is None:
             pytest.skip("agno is tried in an environment of its own: make test-frameworks")
         monkeypatch.setenv("AGNO_TELEMETRY", "false")
+    if "smolagents" in code and find_spec("smolagents") is None:
+        pytest.skip("smolagents is tried in an environment of its own: make test-frameworks")
     for name in re.findall(r"^from (\w+) import ", code, re.MULTILINE):
         if name in NAMED:
             (tmp_path / f"{name}.py").write_text(NAMED[name])
