@@ -55,7 +55,7 @@ def agents(module: ModuleType, is_on: IsOn) -> list[Hook]:
         return _Within("final answer checks", "guardrail") if is_on() else None
 
     def answering(agent: Any, *_args: Any, **_told: Any) -> _Within | None:
-        return _Within("final answer", "step", f"no final answer in {agent.step_number - 1} steps") if is_on() else None
+        return _Within("final answer", "step", f"no final answer by step {agent.step_number - 1}") if is_on() else None
 
     def calling_tool(agent: Any, name: Any = None, arguments: Any = None) -> _Check | None:
         return _Check(agent, name, arguments) if is_on() else None

@@ -273,7 +273,7 @@ def test_no_answer_in_time(recording):
     """A run that has used all its steps asks for an answer in an op, with a warning."""
     assert "It may rain" == coding(Scripted("<code>1</code>", "It may rain"), max_steps=1).run("Weather?")
     [op] = ops_of(recording, "final answer")
-    assert (["no final answer in 1 steps"], "It may rain") == ([log.message for log in op.logs], decode(op.response.payload))
+    assert (["no final answer by step 1"], "It may rain") == ([log.message for log in op.logs], decode(op.response.payload))
     assert [ops_of(recording, "step 1")[0].path, op.path] == [call.parent_op for call in calls_of(recording)]
     assert ("ok", "It may rain") == (recording.tree.session.status, decode(recording.tree.session.final_report))
 
