@@ -47,8 +47,8 @@ Watching = Callable[..., Watch | None]
 
 def http_client(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook httpx or httpx2 where requests are sent: all its ways, and all SDKs on it, come by there. Nothing is done if not *is_on*."""
-    sync = type("Noted", (_Noted, module.SyncByteStream), {})  # httpx asks for its class
-    awaited = type("Noted", (_Noted, module.AsyncByteStream), {})
+    sync = type("Noted", (Noted, module.SyncByteStream), {})  # httpx asks for its class
+    awaited = type("Noted", (Noted, module.AsyncByteStream), {})
     return [
         (module.Client, "send", run_within(module.Client.send, functools.partial(_send, module, sync, is_on))),
         (module.AsyncClient, "send", await_within(module.AsyncClient.send, functools.partial(_send, module, awaited, is_on))),
@@ -143,7 +143,7 @@ def _given(module: ModuleType, request: Any, answer: StoredReply, *, is_stream: 
         error = _error_of(module, request, answer.breaks, other) if answer.breaks else None
         if error is not None and not is_stream:
             raise error
-        broken: Any = type("Broken", (_Broken, module.SyncByteStream, module.AsyncByteStream), {})(answer.body, error)
+        broken: Any = type("Broken", (Broken, module.SyncByteStream, module.AsyncByteStream), {})(answer.body, error)
         response = module.Response(answer.status, headers=answer.headers, stream=broken, request=request)
     response.elapsed = timedelta()
     return response
@@ -160,8 +160,8 @@ def _error_of(module: ModuleType, request: Any, told: str, other: type[BaseExcep
     return error
 
 
-class _Broken:
-    """A response's stream that breaks off, or ends before the answer does."""
+class Broken:
+    """A response's stream that breaks off by an error, or ends before the answer does."""
 
     def __init__(self, body: bytes, error: BaseException | None) -> None:
         self._body, self._error = body, error
@@ -229,7 +229,7 @@ class _Sending(SentRequest):
             response.stream = self._noted(response.stream, self.exchange)
 
 
-class _Noted:
+class Noted:
     """A response's stream, with an exchange that notes what passes. That it is forgotten ends that too."""
 
     def __init__(self, stream: Any, exchange: Exchange) -> None:

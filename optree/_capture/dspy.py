@@ -1,0 +1,407 @@
+"""DSPy: a program is a session; modules in it are ops, as are its tools, retrievers, evaluations and optimizers.
+
+Its callbacks are not used: the program sets them, and DSPy runs otherwise where there are some. The methods that these are called around
+are hooked instead.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import json
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
+from itertools import islice
+from types import ModuleType
+from typing import Any, Final, cast
+
+from optree._capture.hooks import Hook, IsOn, await_within, run_within
+from optree._capture.nesting import FrameworkCall, Nesting, given_instead, respond
+from optree._capture.observed import ClientCall, ended_by
+from optree._tracing import context
+from optree._tracing.failures import class_of_error
+from optree._tracing.faults import guarded
+from optree._tracing.propagate import wrap
+from optree._tracing.recorded import CURRENT_REPLAY, Recorded
+from optree._tracing.scopes import OpScope
+from optree._values import dumped, is_list, is_object, own_members, text
+
+_OWN: Final = "dspy."
+_AGENTS: Final = frozenset({"ReAct", "ReActV2", "CodeAct", "RLM", "Avatar"})
+"""Modules that call tools by themselves: sessions wherever they are called."""
+_REPEATED: Final = ("trajectory", "history")
+"""Members of what an agent comes to that say again what is in its session."""
+_OF_CALL: Final = ("temperature", "max_tokens", "top_p", "n", "seed", "stop", "tools", "tool_choice", "reasoning_effort")
+"""Parameters of a call of a model."""
+_ENDS: Final = ("finish", "submit")
+"""Tools of DSPy's own by which the model ends an agent's work."""
+_MOST_SEARCHED: Final = 100
+_MOST_DEEP: Final = 4
+_NESTING: Final = Nesting()
+
+
+def modules(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook the calls of modules."""
+
+    @guarded
+    def watching(program: Any, *args: Any, **kwargs: Any) -> _Node | None:
+        callers: Any = module.settings.caller_modules if is_on() else None
+        return _module(program, callers[-1] if callers else None, args, kwargs) if is_on() else None
+
+    return _calls(module.Module, watching)
+
+
+def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook the calls of tools: in a replay a copy is called that gives what was recorded."""
+    kind, asked = module.Tool, module.ToolCalls.ToolCall
+    function, awaited, executes = kind.__call__, kind.acall, asked.execute
+
+    @guarded
+    def watching(tool: Any, **kwargs: Any) -> _Node | None:
+        ends_agent = _is_own(tool.func) and tool.name in _ENDS
+        return None if ends_agent or not is_on() else _tool(tool.name, kwargs)
+
+    def copied(tool: Any) -> Any:
+        return (_in_place_of(tool) if CURRENT_REPLAY.answer_tool is not None and is_on() else None) or tool
+
+    within, awaited_within = run_within(function, watching), await_within(awaited, watching)
+
+    @functools.wraps(function)
+    def run(tool: Any, *args: Any, **kwargs: Any) -> Any:
+        return within(copied(tool), *args, **kwargs)
+
+    @functools.wraps(awaited)
+    async def arun(tool: Any, *args: Any, **kwargs: Any) -> Any:
+        return await awaited_within(copied(tool), *args, **kwargs)
+
+    @functools.wraps(executes)
+    def execute(call: Any, functions: Any = None) -> Any:
+        if functions is None:  # where it is called
+            frame: Any = cast("Any", inspect.currentframe()).f_back
+            found = frame.f_locals.get(call.name) or frame.f_globals.get(call.name)
+        elif is_list(functions):
+            found = next((one.func for one in functions if one.name == call.name), None)
+        else:
+            found = functions.get(call.name)
+        if found is not None and not isinstance(found, kind) and is_on():
+            found = _executed(call.name, found)
+        return executes(call, {} if found is None else {call.name: found})
+
+    return [(kind, "__call__", run), (kind, "acall", arun), (asked, "execute", execute)]
+
+
+def retrievers(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook the retrievers of a module, which are tools that run in a replay too."""
+
+    @guarded
+    def watching(retriever: Any, *args: Any, **kwargs: Any) -> _Node | None:
+        kind = cast("Any", type(retriever))
+        asked = _inputs(getattr(kind, "forward", kind.__call__), args, kwargs)
+        return _tool(kind.__name__, asked, of="retrievers of DSPy") if is_on() else None
+
+    kinds = [kind for name in ("Retrieve", "Embeddings", "ColBERTv2") if (kind := own_members(module).get(name)) is not None]
+    return [hook for kind in kinds for hook in _calls(kind, watching)]
+
+
+def interpreters(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook what runs a model's code, which is a tool that runs in a replay too."""
+
+    @guarded
+    def watching(_interpreter: Any, code: Any = None, *_args: Any, **_more: Any) -> _Node | None:
+        return _tool("python", {"code": code}, of="interpreters of DSPy") if is_on() else None
+
+    kinds = [kind for name in ("PythonInterpreter", "LocalInterpreter") if (kind := own_members(module).get(name)) is not None]
+    return [(kind, "execute", run_within(kind.execute, watching)) for kind in kinds]
+
+
+def threads(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook what runs a function in threads of its own: they are where it was called."""
+    kind = module.ParallelExecutor
+    executes = kind.execute
+
+    @functools.wraps(executes)
+    def execute(executor: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+        return executes(executor, wrap(function) if is_on() and context.here() is not None else function, *args, **kwargs)
+
+    return [(kind, "execute", execute)]
+
+
+def evaluations(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook evaluations of programs."""
+    kind = module.Evaluate
+
+    @guarded
+    def watching(evaluate: Any, *args: Any, **kwargs: Any) -> _Node | None:
+        asked = _inputs(kind.__call__, args, kwargs)
+        told = {"program": type(asked.get("program")).__name__, "examples": len(asked.get("devset") or evaluate.devset or [])}
+        begin = functools.partial(_begin_step, agent="Evaluate", name=f"evaluate {told['program']}", type_="evaluate", asked=told)
+        return _Node(begin, lambda result: {"score": result.score}) if is_on() else None
+
+    return _calls(kind, watching)
+
+
+def optimizers(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook `compile` of DSPy's optimizers."""
+
+    @guarded
+    def watching(optimizer: Any, *args: Any, **kwargs: Any) -> _Node | None:
+        kind = cast("Any", type(optimizer))
+        asked = _inputs(kind.compile, args, kwargs)
+        told = {"program": type(asked.get("student")).__name__, "examples": len(asked.get("trainset") or [])}
+        begin = functools.partial(_begin_step, agent=kind.__name__, name=f"compile {kind.__name__}", type_="compile", asked=told)
+        return _Node(begin, lambda _program: None) if is_on() else None
+
+    known = own_members(module)
+    kinds = [kind for name in known["__all__"] if isinstance(kind := known[name], type) and "compile" in own_members(kind)]
+    return [(kind, "compile", run_within(own_members(kind)["compile"], watching)) for kind in kinds]
+
+
+def models(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook the calls of models."""
+
+    @guarded
+    def watching(model: Any, prompt: Any = None, *_args: Any, messages: Any = None, **more: Any) -> _ModelCall | None:
+        return _ModelCall(model, prompt, messages, more) if is_on() else None
+
+    return _calls(module.BaseLM, watching)
+
+
+def answers(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook what takes the answer of a model, or of the cache."""
+    function = module.finalize
+
+    @functools.wraps(function)
+    def finalize(model: Any, call: Any, result: Any) -> Any:
+        if is_on() and (under_way := _call.get()) is not None and under_way.model is model:
+            under_way.result = result
+        return function(model, call, result)
+
+    return [(module, "finalize", finalize)]
+
+
+def _calls(kind: Any, watching: Callable[..., Any]) -> list[Hook]:
+    """Return hooks for what a class is called by."""
+    own = own_members(kind)
+    awaited = [(kind, "acall", await_within(own["acall"], watching))] if "acall" in own else []
+    return [(kind, "__call__", run_within(own["__call__"], watching)), *awaited]
+
+
+class _Node:
+    """What one call becomes in the tree."""
+
+    def __init__(self, begin: Callable[[_Node], object], told: Callable[[Any], Any] | None = None) -> None:
+        self._begin, self._told = begin, told
+
+    @guarded
+    def begin(self) -> None:
+        """Begin it."""
+        self._begin(self)
+
+    def returned(self, value: Any) -> None:
+        """End it with what it came to."""
+        self._record(value)
+        _NESTING.end(self)
+
+    def raised(self, error: BaseException) -> None:
+        """End it with what was raised."""
+        _NESTING.fail(self, error)
+
+    @guarded
+    def _record(self, value: Any) -> None:
+        scope, told = _NESTING.scope(self), value if self._told is None else self._told(value)
+        if scope is None or told is None:
+            return
+        if scope.op is not None:
+            respond(scope.op, told)
+        else:
+            [*only] = told.values() if is_object(told) else (told,)
+            scope.session.builder.set_final_report(only[0] if len(only) == 1 else told, with_end=True)
+
+
+def _module(program: Any, caller: Any, args: Any, kwargs: Mapping[str, Any]) -> _Node | None:
+    """Return what a module's call becomes; None for a module that one of DSPy's own is made of."""
+    kind = cast("Any", type(program))
+    name = None if caller is None else _name_in(caller, program)
+    if name is not None and _is_own(kind) and _is_own(_function_of(type(caller))):
+        return None
+    asked, here = _inputs(_function_of(kind), args, kwargs), context.here()
+    is_in_tool = here is not None and here.op is not None and here.op.bare.kind == "tool"
+    if caller is None or here is None or is_in_tool or not _AGENTS.isdisjoint(one.__name__ for one in kind.__mro__):
+        return _Node(lambda node: _NESTING.begin_agent(node, name or kind.__name__, _question(asked)), _outputs)
+    begin = functools.partial(_begin_step, name=f"module {name or kind.__name__}", type_="module", asked=asked, module=kind.__name__)
+    return _Node(begin, _outputs)
+
+
+def _tool(name: Any, sent: Mapping[str, Any], of: str = "") -> _Node:
+    """Return what a call of a tool becomes."""
+    return _Node(lambda node: _NESTING.begin_tool(node, text(name), {one: _told(value) for one, value in sent.items()}, of=of))
+
+
+def _begin_step(node: _Node, *, name: str, type_: str, asked: Mapping[str, Any], agent: str = "", **known: str) -> None:
+    """Begin an op; outside of all sessions, an agent's session."""
+    if context.here() is None:
+        _NESTING.begin_agent(node, agent, None)
+    elif (scope := _NESTING.begin(node, OpScope("system", name, {"type": type_, **known}))) is not None and scope.op is not None:
+        OpScope("system", None, {}).called(scope.op, asked)
+
+
+def _executed(name: Any, function: Any) -> Any:
+    """Return what stands in the place of a tool's function that a program has DSPy call without a tool of its own."""
+    within = await_within if inspect.iscoroutinefunction(function) else run_within
+    given = given_instead(function, _given, awaited=within is await_within)
+
+    def watching(**sent: Any) -> _Node:
+        return _tool(name, sent)
+
+    return within(given, watching)
+
+
+@guarded
+def _in_place_of(tool: Any) -> Any:
+    """Return a copy of a tool whose function gives what was recorded, if anything was."""
+    made = copy.copy(tool)
+    made.__dict__["func"] = given_instead(tool.func, _given)
+    return made
+
+
+def _given(found: Recorded) -> Any:
+    """Return what a tool returns for what was recorded, or raise what it raises."""
+    return found.result("dspy")
+
+
+def _is_own(found: Any) -> bool:
+    """Tell whether a class or a function is DSPy's."""
+    return text(getattr(found, "__module__", "")).startswith(_OWN)
+
+
+def _function_of(kind: Any) -> Any:
+    """Return the function of a module's class that a call runs."""
+    return getattr(kind, "forward", None) or kind.aforward
+
+
+def _name_in(caller: Any, program: Any) -> str | None:
+    """Return what a module is called in the one that calls it; None if it is none of its members."""
+    for name, one in own_members(caller).items():
+        if one is program:
+            return name
+        inside: Iterable[tuple[Any, Any]] = one.items() if is_object(one) else enumerate(one) if is_list(one) else ()
+        if (at := next((at for at, each in islice(inside, _MOST_SEARCHED) if each is program), None)) is not None:
+            return f"{name}[{at}]"
+    return None
+
+
+def _inputs(function: Any, args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a method is called with, by name."""
+    names = list(inspect.signature(function).parameters)[1:]
+    return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+def _told(value: Any, depth: int = 0) -> Any:
+    """Return a value with the members of examples, predictions and objects of pydantic's in their places."""
+    if depth > _MOST_DEEP:
+        return value
+    if hasattr(value, "toDict") and not isinstance(value, type):
+        return value.toDict()
+    if hasattr(value, "model_dump") and not isinstance(value, type):
+        return dumped(value.model_dump)
+    if is_object(value):
+        return {name: _told(one, depth + 1) for name, one in value.items()}
+    return [_told(one, depth + 1) for one in value] if is_list(value) else value
+
+
+def _outputs(value: Any) -> Any:
+    """Return what a module came to."""
+    told = _told(value)
+    return {name: one for name, one in told.items() if name not in _REPEATED} if is_object(told) else told
+
+
+def _question(asked: Mapping[str, Any]) -> str | None:
+    """Return what the user says: the only text of what a program is called with, else all of that."""
+    only: Any = next(iter(asked.values())) if len(asked) == 1 else None
+    if isinstance(only, str):
+        return only
+    return json.dumps(_told(dict(asked)), default=text, ensure_ascii=False) if asked else None
+
+
+class _ModelCall:
+    """One call of a model. What it sends more than once are attempts of one op."""
+
+    def __init__(self, model: Any, prompt: Any, messages: Any, more: Mapping[str, Any]) -> None:
+        self.model = model
+        self.result: Any = None
+        """What DSPy takes from the engine, or from its cache."""
+        self._asked = prompt, messages, more
+        self._client = ClientCall()
+        self.call: FrameworkCall | None = None
+        self._before: _ModelCall | None = None
+        self.where = context.here()
+
+    def begin(self) -> None:
+        """Be the one that is under way here."""
+        self._before = before = _call.get()
+        if before is not None and before.call is not None and before.where is self.where:  # a model that asks another one
+            before.call.is_seen = True
+        _call.set(self)
+        self.call = FrameworkCall()
+        self._client.begin()
+
+    def returned(self, value: Any) -> None:
+        """Take the answer."""
+        self._client.returned(value)
+        self._end(value, None)
+
+    def raised(self, error: BaseException) -> None:
+        """Take that none came."""
+        self._end(None, error)
+        self._client.raised(error)
+
+    @guarded
+    def _end(self, value: Any, error: BaseException | None) -> None:
+        if _call.get() is self:
+            _call.set(self._before)
+        call = self.call
+        if call is None:
+            return
+        answer, op = None, None if call.is_seen else self._begun(call)
+        if op is not None and error is None:
+            answer = self._answer(value)
+            if getattr(self.result, "cache_hit", False):
+                op.log("from the cache")
+                op.account(input_tokens=0, output_tokens=0, cost_usd=0.0)
+        call.failure = class_of_error(error)
+        call.end(answer, *ended_by(error))
+
+    def _begun(self, call: FrameworkCall) -> Any:
+        """Return the op of a call that is not seen on the wire."""
+        prompt, messages, more = self._asked
+        provider, _, name = self.model.model.rpartition("/") if isinstance(self.model.model, str) else ("", "", "")
+        sent = {**self.model.kwargs, **more}
+        parameters = {name: _told(sent[name]) for name in _OF_CALL if sent.get(name) is not None}
+        return call.begin(provider or None, name, _told(messages or _messages(prompt)), parameters)
+
+    def _answer(self, value: Any) -> dict[str, Any]:
+        """Return what came as an answer of OpenAI's chat."""
+        outputs = getattr(self.result, "outputs", value)
+        usage = getattr(self.result, "usage", None)
+        choices = [{"index": at, "message": _message(one), "finish_reason": "stop"} for at, one in enumerate(outputs)]
+        return {"model": self.model.model, "choices": choices, **({"usage": _told(usage)} if usage else {})}
+
+
+_call: ContextVar[_ModelCall | None] = ContextVar("optree_dspy_call", default=None)
+"""The one that is under way."""
+
+
+def _messages(prompt: Any) -> list[Any]:
+    """Return what a model is asked, a text or a request of DSPy's, as messages."""
+    if not hasattr(prompt, "messages"):
+        return [{"role": "user", "content": prompt}]
+    system = [{"role": "system", "content": prompt.system}] if isinstance(prompt.system, str) else []
+    return system + [{"role": one.role, "content": one.text} for one in prompt.messages]
+
+
+def _message(output: Any) -> dict[str, Any]:
+    """Return one of a model's answers as a message."""
+    told: dict[str, Any] = _told(output) if is_object(output) else {"text": output}
+    more = {name: told[name] for name in ("tool_calls", "reasoning_content") if told.get(name)}
+    return {"role": "assistant", "content": told.get("text"), **more}

@@ -1,0 +1,70 @@
+"""Requests that DSPy sends by itself, recorded: its own transports are on sockets, and no HTTP client comes by."""
+
+from __future__ import annotations
+
+import functools
+from types import ModuleType
+from typing import Any
+from urllib.parse import urlsplit
+
+from optree._capture.answering import NO_ANSWER, StoredReply
+from optree._capture.exchange import begin, phrase_of
+from optree._capture.hooks import Broken, Hook, IsOn, Noted, SentRequest, await_within, run_within
+from optree._capture.replay import ACTIVE
+from optree._tracing.faults import guarded
+from optree._values import text
+
+
+def plain(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook the transport of plain calls where requests are sent. Nothing is done if not *is_on*."""
+    kind = module.StdlibTransport
+    return [(kind, "stream", run_within(kind.stream, functools.partial(_sending, module, is_on)))]
+
+
+def awaited(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook that of awaited ones."""
+    kind = module.StdlibAsyncTransport
+    function = kind._do_stream  # noqa: SLF001 - what both ways to send come by
+    return [(kind, "_do_stream", await_within(function, functools.partial(_sending, module, is_on)))]
+
+
+def _sending(module: ModuleType, is_on: IsOn, _transport: Any, request: Any) -> _Sending | None:
+    if not is_on():
+        return None
+    to = urlsplit(text(request.url))
+    exchange = begin(request.method, to.hostname or "", to.path, request.body)
+    if exchange is None:
+        return None
+    answer = ACTIVE.answer(exchange.op, to.path, to.query)
+    return _Sending(exchange, None if answer is None else functools.partial(_given, module, answer))
+
+
+class _Sending(SentRequest):
+    __slots__ = ()
+
+    @guarded
+    def returned(self, response: Any) -> None:
+        """Take the answer, and each piece of its body as DSPy reads it."""
+        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
+        self.exchange.responded(response.status, headers, None)
+        response._chunks = Noted(response._chunks, self.exchange)  # noqa: SLF001 - all that is read comes by there
+
+
+def _given(module: ModuleType, answer: StoredReply) -> Any:
+    """Return a recorded answer as a transport's response, or raise that none came."""
+    if answer.status == NO_ANSWER:
+        raise (module.ReadTimeout if answer.timed_out else module.ConnectError)(answer.body.decode())
+    breaks = module.ReadTimeout if answer.timed_out else module.ReadError
+    head = {"status": answer.status, "reason": phrase_of(answer.status), "headers": list(answer.headers.items()), "http_version": "1.1"}
+    chunks = Broken(answer.body, breaks(answer.breaks) if answer.breaks else None)
+    if hasattr(module, "TransportResponse"):
+        return module.TransportResponse(**head, chunks=chunks, release=_release)
+    return module.AsyncTransportResponse(**head, chunks=chunks, release=_release_awaited)
+
+
+def _release(_is_read: object) -> None:
+    """There is no connection to give back."""
+
+
+async def _release_awaited(_is_read: object) -> None:
+    """There is none."""
