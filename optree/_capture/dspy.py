@@ -10,6 +10,7 @@ import copy
 import functools
 import inspect
 import json
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from itertools import islice
@@ -23,7 +24,7 @@ from optree._tracing import context
 from optree._tracing.failures import class_of_error
 from optree._tracing.faults import guarded
 from optree._tracing.propagate import wrap
-from optree._tracing.recorded import CURRENT_REPLAY, Recorded
+from optree._tracing.recorded import CURRENT_REPLAY, Recorded, note_type
 from optree._tracing.scopes import OpScope
 from optree._values import dumped, is_list, is_object, own_members, text
 
@@ -58,22 +59,14 @@ def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:
     function, awaited, executes = kind.__call__, kind.acall, asked.execute
 
     @guarded
-    def watching(tool: Any, **kwargs: Any) -> _Node | None:
+    def watching(function: Any, tool: Any, **kwargs: Any) -> _Node | None:
         ends_agent = _is_own(tool.func) and tool.name in _ENDS
-        return None if ends_agent or not is_on() else _tool(tool.name, kwargs)
-
-    def copied(tool: Any) -> Any:
-        return (_in_place_of(tool) if CURRENT_REPLAY.answer_tool is not None and is_on() else None) or tool
-
-    within, awaited_within = run_within(function, watching), await_within(awaited, watching)
-
-    @functools.wraps(function)
-    def run(tool: Any, *args: Any, **kwargs: Any) -> Any:
-        return within(copied(tool), *args, **kwargs)
-
-    @functools.wraps(awaited)
-    async def arun(tool: Any, *args: Any, **kwargs: Any) -> Any:
-        return await awaited_within(copied(tool), *args, **kwargs)
+        if ends_agent or not is_on():
+            return None
+        node = _tool(tool.name, kwargs)
+        if CURRENT_REPLAY.answer_tool is not None:
+            node.given = functools.partial(function, _in_place_of(tool), **kwargs)
+        return node
 
     @functools.wraps(executes)
     def execute(call: Any, functions: Any = None) -> Any:
@@ -88,7 +81,11 @@ def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:
             found = _executed(call.name, found)
         return executes(call, {} if found is None else {call.name: found})
 
-    return [(kind, "__call__", run), (kind, "acall", arun), (asked, "execute", execute)]
+    return [
+        (kind, "__call__", run_within(function, functools.partial(watching, function))),
+        (kind, "acall", await_within(awaited, functools.partial(watching, awaited))),
+        (asked, "execute", execute),
+    ]
 
 
 def retrievers(module: ModuleType, is_on: IsOn) -> list[Hook]:
@@ -109,7 +106,8 @@ def interpreters(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
     @guarded
     def watching(_interpreter: Any, code: Any = None, *_args: Any, **_more: Any) -> _Node | None:
-        return _tool("python", {"code": code}, of="interpreters of DSPy") if is_on() else None
+        is_first = code == getattr(sys.modules.get("dspy.primitives.facade"), "SHIM_SETUP", None)  # DSPy's own, ahead of a model's
+        return None if is_first or not is_on() else _tool("python", {"code": code}, of="interpreters of DSPy")
 
     kinds = [kind for name in ("PythonInterpreter", "LocalInterpreter") if (kind := own_members(module).get(name)) is not None]
     return [(kind, "execute", run_within(kind.execute, watching)) for kind in kinds]
@@ -190,8 +188,10 @@ def _calls(kind: Any, watching: Callable[..., Any]) -> list[Hook]:
 class _Node:
     """What one call becomes in the tree."""
 
-    def __init__(self, begin: Callable[[_Node], object], told: Callable[[Any], Any] | None = None) -> None:
+    def __init__(self, begin: Callable[[_Node], object], told: Callable[[Any], Any]) -> None:
         self._begin, self._told = begin, told
+        self.given: Callable[[], Any] | None = None
+        """Called in place of the function, if it is there."""
 
     @guarded
     def begin(self) -> None:
@@ -209,11 +209,12 @@ class _Node:
 
     @guarded
     def _record(self, value: Any) -> None:
-        scope, told = _NESTING.scope(self), value if self._told is None else self._told(value)
+        scope, told = _NESTING.scope(self), self._told(value)
         if scope is None or told is None:
             return
         if scope.op is not None:
             respond(scope.op, told)
+            note_type(scope.op, value)
         else:
             [*only] = told.values() if is_object(told) else (told,)
             scope.session.builder.set_final_report(only[0] if len(only) == 1 else told, with_end=True)
@@ -226,7 +227,7 @@ def _module(program: Any, caller: Any, args: Any, kwargs: Mapping[str, Any]) -> 
     if name is not None and _is_own(kind) and _is_own(_function_of(type(caller))):
         return None
     asked, here = _inputs(_function_of(kind), args, kwargs), context.here()
-    is_in_tool = here is not None and here.op is not None and here.op.bare.kind == "tool"
+    is_in_tool = name is None and here is not None and here.op is not None and here.op.bare.kind == "tool"
     if caller is None or here is None or is_in_tool or not _AGENTS.isdisjoint(one.__name__ for one in kind.__mro__):
         return _Node(lambda node: _NESTING.begin_agent(node, name or kind.__name__, _question(asked)), _outputs)
     begin = functools.partial(_begin_step, name=f"module {name or kind.__name__}", type_="module", asked=asked, module=kind.__name__)
@@ -235,7 +236,7 @@ def _module(program: Any, caller: Any, args: Any, kwargs: Mapping[str, Any]) -> 
 
 def _tool(name: Any, sent: Mapping[str, Any], of: str = "") -> _Node:
     """Return what a call of a tool becomes."""
-    return _Node(lambda node: _NESTING.begin_tool(node, text(name), {one: _told(value) for one, value in sent.items()}, of=of))
+    return _Node(lambda node: _NESTING.begin_tool(node, text(name), {one: _told(value) for one, value in sent.items()}, of=of), _told)
 
 
 def _begin_step(node: _Node, *, name: str, type_: str, asked: Mapping[str, Any], agent: str = "", **known: str) -> None:
@@ -249,15 +250,14 @@ def _begin_step(node: _Node, *, name: str, type_: str, asked: Mapping[str, Any],
 def _executed(name: Any, function: Any) -> Any:
     """Return what stands in the place of a tool's function that a program has DSPy call without a tool of its own."""
     within = await_within if inspect.iscoroutinefunction(function) else run_within
-    given = given_instead(function, _given, awaited=within is await_within)
+    runs = function if CURRENT_REPLAY.answer_tool is None else given_instead(function, _given, awaited=within is await_within)
 
     def watching(**sent: Any) -> _Node:
         return _tool(name, sent)
 
-    return within(given, watching)
+    return within(runs, watching)
 
 
-@guarded
 def _in_place_of(tool: Any) -> Any:
     """Return a copy of a tool whose function gives what was recorded, if anything was."""
     made = copy.copy(tool)

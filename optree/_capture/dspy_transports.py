@@ -53,13 +53,20 @@ class _Sending(SentRequest):
 def _given(module: ModuleType, answer: StoredReply) -> Any:
     """Return a recorded answer as a transport's response, or raise that none came."""
     if answer.status == NO_ANSWER:
-        raise (module.ReadTimeout if answer.timed_out else module.ConnectError)(answer.body.decode())
-    breaks = module.ReadTimeout if answer.timed_out else module.ReadError
+        raise _error_of(module, answer.body.decode(), module.ReadTimeout if answer.timed_out else module.ConnectError)
+    error = _error_of(module, answer.breaks, module.ReadTimeout if answer.timed_out else module.ReadError) if answer.breaks else None
     head = {"status": answer.status, "reason": phrase_of(answer.status), "headers": list(answer.headers.items()), "http_version": "1.1"}
-    chunks = Broken(answer.body, breaks(answer.breaks) if answer.breaks else None)
+    chunks = Broken(answer.body, error)
     if hasattr(module, "TransportResponse"):
         return module.TransportResponse(**head, chunks=chunks, release=_release)
     return module.AsyncTransportResponse(**head, chunks=chunks, release=_release_awaited)
+
+
+def _error_of(module: ModuleType, told: str, other: type[Exception]) -> Exception:
+    """Return the transport's exception that a recorded error tells of; the *other* one, where that was none of its."""
+    name, _, said = told.partition(": ")
+    kind: Any = getattr(module, name, None)
+    return kind(said) if isinstance(kind, type) and issubclass(kind, module.TransportError) else other(told)
 
 
 def _release(_is_read: object) -> None:

@@ -82,10 +82,17 @@ def run_within(function: Callable[..., Any], watching: Watching) -> Callable[...
             watch.returned(value)
             return value  # noqa: TRY300 - an interrupt at this place is told as well
         except BaseException as error:
+            _unseen(error)
             watch.raised(error)
             raise
 
     return run
+
+
+def _unseen(error: BaseException) -> None:
+    """Take the frame that has caught an exception out of its traceback, before it is raised again: some programs tell a model of that."""
+    if error.__traceback__ is not None:
+        error.__traceback__ = error.__traceback__.tb_next
 
 
 def await_within(function: Callable[..., Any], watching: Watching) -> Callable[..., Any]:
@@ -105,6 +112,7 @@ def await_within(function: Callable[..., Any], watching: Watching) -> Callable[.
             watch.returned(value)
             return value  # noqa: TRY300 - an interrupt at this place is told as well
         except BaseException as error:
+            _unseen(error)
             watch.raised(error)
             raise
 

@@ -3,15 +3,9 @@
 import atexit
 import os
 import shutil
-import tempfile
-
-import pytest
-
-_KEPT = tempfile.mkdtemp()  # DSPy's cache
-os.environ |= {"DSPY_CACHEDIR": _KEPT, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}  # or it asks for a table of models over the network
-atexit.register(shutil.rmtree, _KEPT, ignore_errors=True)
 
 import dspy
+import pytest
 from dspy.utils import DummyLM
 
 import optree
@@ -22,6 +16,7 @@ MARKS = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # what DSPy and LiteLLM say of their own
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # their connections are never closed
 ]
+atexit.register(shutil.rmtree, os.environ["DSPY_CACHEDIR"], ignore_errors=True)
 LOOK_AND_TELL = [LOOKS, FINISHES, ANSWER]
 ASKS = [
     {"next_thought": "look", "next_tool_name": "weather", "next_tool_args": '{"city": "Athens"}'},
