@@ -33,6 +33,8 @@ _AGENTS: Final = frozenset({"ReAct", "ReActV2", "CodeAct", "RLM", "Avatar"})
 """Modules that call tools by themselves: sessions wherever they are called."""
 _REPEATED: Final = ("trajectory", "history")
 """Members of what an agent comes to that say again what is in its session."""
+_OF_PREDICT: Final = ("config", "demos", "lm", "signature")
+"""What a call of DSPy's own modules says beside its inputs."""
 _OF_CALL: Final = ("temperature", "max_tokens", "top_p", "n", "seed", "stop", "tools", "tool_choice", "reasoning_effort")
 """Parameters of a call of a model."""
 _ENDS: Final = ("finish", "submit")
@@ -46,7 +48,7 @@ def modules(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook the calls of modules."""
 
     @guarded
-    def watching(program: Any, *args: Any, **kwargs: Any) -> _Node | None:
+    def watching(program: Any, /, *args: Any, **kwargs: Any) -> _Node | None:
         callers: Any = module.settings.caller_modules if is_on() else None
         return _module(program, callers[-1] if callers else None, args, kwargs) if is_on() else None
 
@@ -59,13 +61,13 @@ def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:
     function, awaited, executes = kind.__call__, kind.acall, asked.execute
 
     @guarded
-    def watching(function: Any, tool: Any, **kwargs: Any) -> _Node | None:
+    def watching(function: Any, tool: Any, /, *args: Any, **kwargs: Any) -> _Node | None:
         ends_agent = _is_own(tool.func) and tool.name in _ENDS
         if ends_agent or not is_on():
             return None
         node = _tool(tool.name, kwargs)
         if CURRENT_REPLAY.answer_tool is not None:
-            node.given = functools.partial(function, _in_place_of(tool), **kwargs)
+            node.given = functools.partial(function, _in_place_of(tool), *args, **kwargs)
         return node
 
     @functools.wraps(executes)
@@ -92,7 +94,7 @@ def retrievers(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook the retrievers of a module, which are tools that run in a replay too."""
 
     @guarded
-    def watching(retriever: Any, *args: Any, **kwargs: Any) -> _Node | None:
+    def watching(retriever: Any, /, *args: Any, **kwargs: Any) -> _Node | None:
         kind = cast("Any", type(retriever))
         asked = _inputs(getattr(kind, "forward", kind.__call__), args, kwargs)
         return _tool(kind.__name__, asked, of="retrievers of DSPy") if is_on() else None
@@ -105,7 +107,7 @@ def interpreters(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook what runs a model's code, which is a tool that runs in a replay too."""
 
     @guarded
-    def watching(_interpreter: Any, code: Any = None, *_args: Any, **_more: Any) -> _Node | None:
+    def watching(_interpreter: Any, /, code: Any = None, *_args: Any, **_more: Any) -> _Node | None:
         is_first = code == getattr(sys.modules.get("dspy.primitives.facade"), "SHIM_SETUP", None)  # DSPy's own, ahead of a model's
         return None if is_first or not is_on() else _tool("python", {"code": code}, of="interpreters of DSPy")
 
@@ -130,7 +132,7 @@ def evaluations(module: ModuleType, is_on: IsOn) -> list[Hook]:
     kind = module.Evaluate
 
     @guarded
-    def watching(evaluate: Any, *args: Any, **kwargs: Any) -> _Node | None:
+    def watching(evaluate: Any, /, *args: Any, **kwargs: Any) -> _Node | None:
         asked = _inputs(kind.__call__, args, kwargs)
         told = {"program": type(asked.get("program")).__name__, "examples": len(asked.get("devset") or evaluate.devset or [])}
         begin = functools.partial(_begin_step, agent="Evaluate", name=f"evaluate {told['program']}", type_="evaluate", asked=told)
@@ -143,7 +145,7 @@ def optimizers(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook `compile` of DSPy's optimizers."""
 
     @guarded
-    def watching(optimizer: Any, *args: Any, **kwargs: Any) -> _Node | None:
+    def watching(optimizer: Any, /, *args: Any, **kwargs: Any) -> _Node | None:
         kind = cast("Any", type(optimizer))
         asked = _inputs(kind.compile, args, kwargs)
         told = {"program": type(asked.get("student")).__name__, "examples": len(asked.get("trainset") or [])}
@@ -159,7 +161,7 @@ def models(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook the calls of models."""
 
     @guarded
-    def watching(model: Any, prompt: Any = None, *_args: Any, messages: Any = None, **more: Any) -> _ModelCall | None:
+    def watching(model: Any, /, prompt: Any = None, *_args: Any, messages: Any = None, **more: Any) -> _ModelCall | None:
         return _ModelCall(model, prompt, messages, more) if is_on() else None
 
     return _calls(module.BaseLM, watching)
@@ -227,6 +229,8 @@ def _module(program: Any, caller: Any, args: Any, kwargs: Mapping[str, Any]) -> 
     if name is not None and _is_own(kind) and _is_own(_function_of(type(caller))):
         return None
     asked, here = _inputs(_function_of(kind), args, kwargs), context.here()
+    if _is_own(kind):
+        asked = {member: one for member, one in asked.items() if member not in _OF_PREDICT}
     is_in_tool = name is None and here is not None and here.op is not None and here.op.bare.kind == "tool"
     if caller is None or here is None or is_in_tool or not _AGENTS.isdisjoint(one.__name__ for one in kind.__mro__):
         return _Node(lambda node: _NESTING.begin_agent(node, name or kind.__name__, _question(asked)), _outputs)

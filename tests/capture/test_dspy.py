@@ -408,7 +408,32 @@ def test_many_inputs(hooked):  # noqa: ARG001 - the hooks are there
     """What a program is called with is its turn, as JSON where it is more than one text, with objects' members in their places."""
     with capture() as recording, dspy.context(lm=scripted({"answer": "It rains"})):
         tell = dspy.Predict("history: dspy.History, question -> answer")
-        tell(question="Weather?", history=dspy.History(messages=[{"question": "Where?", "answer": "Athens"}]))
+        history = dspy.History(messages=[{"question": "Where?", "answer": "Athens"}])
+        tell(question="Weather?", history=history, config={"temperature": 0.5})
     asked = decode(recording.tree.session.turns[0].prompts["user"].encode())
-    assert "Weather?" == asked["question"]
+    assert ({"question", "history"}, "Weather?") == (set(asked), asked["question"])
     assert [{"question": "Where?", "answer": "Athens"}] == asked["history"]["messages"]
+
+
+def test_arguments_of_any_name(recording):
+    """Inputs, and arguments of tools, may have any name."""
+
+    def tool(function: str, name: str) -> str:
+        return f"{function} of {name}"
+
+    class Named(dspy.Module):
+        def forward(self, program, node, args):
+            return self.inner(program=program, self_=node, kwargs=args)
+
+        def __init__(self):
+            self.inner = Inner()
+
+    class Inner(dspy.Module):
+        def forward(self, **fields):
+            return dspy.Tool(tool)(function=fields["program"], name=fields["kwargs"])
+
+    assert "a of c" == Named()("a", node="b", args="c")
+    inner, op = recording.tree.session.turns[0].ops
+    assert {"program": "a", "node": "b", "args": "c"} == decode(recording.tree.session.turns[0].prompts["user"].encode())
+    assert {"program": "a", "self_": "b", "kwargs": "c"} == decode(inner.request.payload)
+    assert ({"function": "a", "name": "c"}, "a of c") == (decode(op.request.payload), decode(op.response.payload))

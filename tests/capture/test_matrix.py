@@ -29,6 +29,7 @@ def test_the_programs_that_are_asked_for_are_there():
         "crewai": whole,
         "agno": whole | {"streamed"},
         "smolagents": whole | {"plain", "streamed"},
+        "dspy": {"plain", *whole},
         "claude-agent-sdk": whole,
     }
     found = {}

@@ -61,6 +61,10 @@ def test_code_runs(code, tmp_path, monkeypatch):
         monkeypatch.setenv("AGNO_TELEMETRY", "false")
     if "smolagents" in code and find_spec("smolagents") is None:
         pytest.skip("smolagents is tried in an environment of its own: make test-frameworks")
+    if "dspy" in code:
+        if find_spec("dspy") is None:
+            pytest.skip("dspy is tried in an environment of its own: make test-frameworks")
+        monkeypatch.setenv("DSPY_CACHEDIR", str(tmp_path))
     for name in re.findall(r"^from (\w+) import ", code, re.MULTILINE):
         if name in NAMED:
             (tmp_path / f"{name}.py").write_text(NAMED[name])
