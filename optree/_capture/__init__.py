@@ -137,9 +137,12 @@ LIBRARIES: Final = {
             "smolagents.models": "smolagents_models:models",
             "smolagents.local_python_executor": "smolagents:executors",
             "smolagents.remote_executors": "smolagents:executors",
+        },
+    ),
     "dspy": Library(
         "3.4",
         4,
+        {
             "dspy.primitives.module": "dspy:modules",
             "dspy.clients.base_lm": "dspy:models",
             "dspy.clients.execution": "dspy:answers",
