@@ -48,11 +48,15 @@ test-tempo: $(VENV)/has-otel $(VENV)/has-test ## the tests with Grafana Tempo, f
 test-others: $(VENV)/has-otel $(VENV)/has-test .venv-phoenix/made .venv-mlflow/made ## the tests with Phoenix and MLflow, in environments of their own
 	@OPTREE_PHOENIX=.venv-phoenix/bin/phoenix OPTREE_MLFLOW=.venv-mlflow/bin/mlflow $(PY) -m pytest -m others tests/otel
 
-test-frameworks: .venv-adk/made .venv-crewai/made ## the tests with frameworks that need an environment of their own: Google's ADK, CrewAI
+OTHERS := agno dspy llama_index smolagents strands
+
+test-frameworks: .venv-adk/made .venv-crewai/made .venv-frameworks/made ## the tests with frameworks that need environments of their own: Google's ADK, CrewAI, Agno, DSPy, LlamaIndex, smolagents, Strands
 	@.venv-adk/bin/python -m pytest tests/capture/test_adk.py tests/capture/test_adk_calls.py tests/capture/test_documented_adk.py tests/capture/test_adk_replay.py
 	@.venv-crewai/bin/python -m pytest tests/capture/test_crewai.py tests/capture/test_crewai_models.py
 	@.venv-crewai/bin/python -m pytest tests/capture/test_documented_frameworks.py tests/capture/test_documented_others.py -k 'crewai or litellm'
 	@.venv-crewai/bin/python -m pytest tests/docs/test_docs.py -k crewai
+	@.venv-frameworks/bin/python -m pytest --numprocesses auto --dist loadgroup $(wildcard $(foreach name,$(OTHERS),tests/capture/test_$(name)*.py tests/capture/test_documented_$(name).py))
+	@.venv-frameworks/bin/python -m pytest tests/docs/test_docs.py -k 'agno or dspy or llama_index or smolagents or strands'
 
 # What google-adk needs is not what constraints.txt has.
 .venv-adk/made: $(VENV)/made
@@ -111,7 +115,7 @@ canaries: $(VENV)/has-otel $(VENV)/has-test ## credentials of every kind in ever
 	@OPTREE_CANARIES=all $(PY) -m pytest -q -s tests/security/test_canaries.py
 
 clean: ## remove what the other targets made
-	@rm -rf $(VENV) .venv-bootstrap .venv-phoenix .venv-mlflow .venv-adk .venv-crewai .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build
+	@rm -rf $(VENV) .venv-bootstrap .venv-phoenix .venv-mlflow .venv-adk .venv-crewai .venv-frameworks .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Roughly what each extra downloads, for the message.

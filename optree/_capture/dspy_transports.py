@@ -35,7 +35,7 @@ def _sending(module: ModuleType, is_on: IsOn, _transport: Any, request: Any) -> 
     exchange = begin(request.method, to.hostname or "", to.path, request.body)
     if exchange is None:
         return None
-    answer = ACTIVE.answer(exchange.op, to.path, to.query)
+    answer = ACTIVE.answer(exchange.op, to.path, to.query, exchange.sent)
     return _Sending(exchange, None if answer is None else functools.partial(_given, module, answer))
 
 

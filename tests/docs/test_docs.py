@@ -19,6 +19,17 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
+FOR_ITSELF = {
+    "google.adk": {},
+    "crewai": {"CREWAI_DISABLE_TELEMETRY": "true", "CREWAI_TRACING_ENABLED": "false", "XDG_DATA_HOME": "{folder}"},
+    "agno": {"AGNO_TELEMETRY": "false"},
+    "dspy": {"DSPY_CACHEDIR": "{folder}"},
+    "llama_index": {},
+    "smolagents": {},
+    "strands": {},
+}
+"""Packages that are tried in environments of their own, with what has them send nothing and keep their files aside."""
+
 
 def public():
     """Yield each public name with what it stands for, and each public member of a class."""
@@ -45,26 +56,14 @@ def test_code_runs(code, tmp_path, monkeypatch):
     """Each piece of Python in documents and public docstrings runs as it stands, with a collector where it names one, without a problem."""
     if "langchain" in code and sys.version_info >= (3, 15):
         pytest.skip("what LangChain needs (orjson) has no wheel for it")
-    if "google.adk" in code and find_spec("google.adk") is None:
-        pytest.skip("google-adk is tried in an environment of its own: make test-frameworks")
     if "claude_agent_sdk" in code:
         pytest.importorskip("claude_agent_sdk", reason="the Claude Agent SDK is not there: make .venv/has-claude")
-    if "crewai" in code:
-        if find_spec("crewai") is None:
-            pytest.skip("crewai is tried in an environment of its own: make test-frameworks")
-        monkeypatch.setenv("CREWAI_DISABLE_TELEMETRY", "true")
-        monkeypatch.setenv("CREWAI_TRACING_ENABLED", "false")
-        monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    if "from agno" in code:
-        if find_spec("agno") is None:
-            pytest.skip("agno is tried in an environment of its own: make test-frameworks")
-        monkeypatch.setenv("AGNO_TELEMETRY", "false")
-    if "smolagents" in code and find_spec("smolagents") is None:
-        pytest.skip("smolagents is tried in an environment of its own: make test-frameworks")
-    if "dspy" in code:
-        if find_spec("dspy") is None:
-            pytest.skip("dspy is tried in an environment of its own: make test-frameworks")
-        monkeypatch.setenv("DSPY_CACHEDIR", str(tmp_path))
+    for package, quiet in FOR_ITSELF.items():
+        if re.search(rf"^(from|import) {re.escape(package)}\b", code, re.MULTILINE):
+            if find_spec(package) is None:
+                pytest.skip(f"{package} is tried in an environment of its own: make test-frameworks")
+            for name, value in quiet.items():
+                monkeypatch.setenv(name, value.format(folder=tmp_path))
     for name in re.findall(r"^from (\w+) import ", code, re.MULTILINE):
         if name in NAMED:
             (tmp_path / f"{name}.py").write_text(NAMED[name])
