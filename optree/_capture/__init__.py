@@ -159,6 +159,17 @@ LIBRARIES: Final = {
             "dspy._vendor.lm15.transports._async": "dspy_transports:awaited",
         },
     ),
+    "strands-agents": Library(
+        "1.62",
+        2,
+        {
+            "strands.agent.agent": "strands:agents",
+            "strands.multiagent.graph": "strands:graphs",
+            "strands.multiagent.swarm": "strands:swarms",
+            "strands.tools.executors._executor": "strands:tools",
+            "strands.event_loop.event_loop": "strands:models",
+        },
+    ),
     "claude-agent-sdk": Library(
         "0.2",
         1,

@@ -7,14 +7,14 @@ and one may stop those after it.
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from types import ModuleType
 from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
 
 from optree._builder import Op, Turn
-from optree._capture.hooks import Hook, IsOn, Watch, await_within
+from optree._capture.hooks import Hook, IsOn, Watch, await_within, read_within
 from optree._capture.nesting import LEFT, FrameworkCall, Nesting
 from optree._capture.observed import ended_by, one_client_call
 from optree._nodes import Status
@@ -25,7 +25,6 @@ from optree._tracing.faults import guarded
 from optree._tracing.handles import Session
 from optree._tracing.recorded import CURRENT_REPLAY, note_foreign, note_type
 from optree._tracing.results import Result
-from optree._tracing.runtime import RUNTIME
 from optree._tracing.scopes import OpScope, SessionScope, TurnScope
 from optree._tracing.unrecorded import SESSION
 from optree._tracing.wrapping import RecordedItems
@@ -45,7 +44,7 @@ def runs(module: ModuleType, is_on: IsOn) -> list[Hook]:
     def recorded(events: _Events, runner: Any = None, *_args: Any, **told: Any) -> _Events:
         return _AdkRun(text(runner.agent.name), None, {}).around(events, _said(told.get("new_message")), runner.agent)
 
-    return _streams(module.Runner, ("run_async", "run_live"), recorded, is_on)
+    return read_within(module.Runner, ("run_async", "run_live"), recorded, is_on)
 
 
 def agents(module: ModuleType, is_on: IsOn) -> list[Hook]:
@@ -62,21 +61,7 @@ def agents(module: ModuleType, is_on: IsOn) -> list[Hook]:
         more = {} if handed_over_by is None else {"handed_over_by": handed_over_by}
         return _AdkRun(name, above, more).around(events, _question(told.get("parent_context", parent)), agent)
 
-    return _streams(module.BaseAgent, ("run_async", "run_live"), recorded, is_on)
-
-
-def _streams(owner: Any, names: tuple[str, ...], recorded: Callable[..., _Events | None], is_on: IsOn) -> list[Hook]:
-    """Hook functions that yield events."""
-
-    def hooked(function: Callable[..., _Events]) -> Callable[..., _Events]:
-        @functools.wraps(function)
-        def run(*args: Any, **kwargs: Any) -> _Events:
-            events = function(*args, **kwargs)
-            return (recorded(events, *args, **kwargs) if RUNTIME.config.enabled and is_on() else None) or events
-
-        return run
-
-    return [(owner, name, hooked(getattr(owner, name))) for name in names]
+    return read_within(module.BaseAgent, ("run_async", "run_live"), recorded, is_on)
 
 
 class _AdkRun:

@@ -16,6 +16,7 @@ from optree._capture.exchange import Exchange, begin
 from optree._capture.observed import ClientCall
 from optree._capture.replay import ACTIVE
 from optree._tracing.faults import guarded
+from optree._tracing.runtime import RUNTIME
 
 IsOn = Callable[[], bool]
 """Tells whether a hook does anything."""
@@ -117,6 +118,20 @@ def await_within(function: Callable[..., Any], watching: Watching) -> Callable[.
             raise
 
     return run
+
+
+def read_within(owner: Any, names: tuple[str, ...], recorded: Callable[..., Any], is_on: IsOn) -> list[Hook]:
+    """Hook functions that return an asynchronous generator: *recorded* returns, for that and the arguments, what is read in its place."""
+
+    def hooked(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            items = function(*args, **kwargs)
+            return (recorded(items, *args, **kwargs) if RUNTIME.config.enabled and is_on() else None) or items
+
+        return run
+
+    return [(owner, name, hooked(getattr(owner, name))) for name in names]
 
 
 def _send(

@@ -1,0 +1,523 @@
+"""Strands Agents: runs of agents, graphs and swarms are sessions; tools and nodes of graphs are ops in them.
+
+Hooked are the generators that all ways to run come by, and no callbacks are added: a program sees and orders them, one that raises stops
+those after it, and none is told of what is cancelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from contextvars import ContextVar
+from types import ModuleType
+from typing import Any, Final, Protocol
+from weakref import WeakKeyDictionary
+
+from optree._builder import Op, Turn
+from optree._capture.hooks import Hook, IsOn, await_within, read_within
+from optree._capture.nesting import LEFT, FrameworkCall, Nesting, arguments_of, given_here, respond
+from optree._capture.observed import ended_by
+from optree._capture.program import program_name
+from optree._nodes import Status
+from optree._tracing import context
+from optree._tracing.context import Holder, Scope
+from optree._tracing.failures import class_of_error
+from optree._tracing.faults import guarded
+from optree._tracing.handles import Session
+from optree._tracing.recorded import CURRENT_REPLAY, Recorded, exception_of, note_foreign
+from optree._tracing.results import Result
+from optree._tracing.scopes import OpScope, SessionScope, TurnScope
+from optree._tracing.unrecorded import SESSION
+from optree._tracing.wrapping import RecordedItems
+from optree._values import dumped, encode, is_list, is_object, text
+
+_Events = AsyncGenerator[Any, Any]
+_NESTING: Final = Nesting()
+_NO_NAMES: Final = ("Strands Agents", "default_graph", "default_swarm")
+"""What agents, graphs and swarms are called that the program has given no name."""
+_PARAMETERS: Final = ("temperature", "top_p", "max_tokens", "stop_sequences", "params")
+"""Members of a model's configuration that are sent to it."""
+_IN_ORDER: Final = ("end_turn", "tool_use", "cancelled", "completed", "failed")
+"""Why a run stops, where that tells no more than its status and its report."""
+
+
+def agents(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook what all ways to run an agent come by, but for the one that is there for old programs."""
+
+    @guarded
+    def recorded(events: _Events, agent: Any = None, prompt: Any = None, **_told: Any) -> _Events:
+        return _Run(_name(agent.name, "agent"), agent).around(events, prompt, agent.system_prompt)
+
+    @guarded
+    def watching(agent: Any, _model: Any = None, prompt: Any = None) -> _StructuredRun | None:
+        return _StructuredRun(agent, prompt) if is_on() else None
+
+    kind, name = module.Agent, "structured_output_async"
+    return [*read_within(kind, ("stream_async",), recorded, is_on), (kind, name, await_within(getattr(kind, name), watching))]
+
+
+def graphs(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook what runs a graph, and what runs a node of it."""
+
+    @guarded
+    def recorded(events: _Events, _graph: Any = None, node: Any = None, *_args: Any) -> _Events:
+        return _watched(events, _Node(node.node_id))
+
+    return [*_several(module.Graph, "graph", is_on), *read_within(module.Graph, ("_execute_node",), recorded, is_on)]
+
+
+def swarms(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook what runs a swarm."""
+    return _several(module.Swarm, "swarm", is_on)
+
+
+def _several(kind: Any, name: str, is_on: IsOn) -> list[Hook]:
+    @guarded
+    def recorded(events: _Events, source: Any = None, task: Any = None, *_args: Any, **_told: Any) -> _Events:
+        return _Run(_name(source.id, name), source).around(events, task)
+
+    return read_within(kind, ("stream_async",), recorded, is_on)
+
+
+def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook what calls a tool with the program's callbacks around it, and what runs it: in a replay it gets what was recorded."""
+
+    @guarded
+    def called(events: _Events, agent: Any = None, use: Any = None, *_args: Any, **_told: Any) -> _Events:
+        return _watched(events, _Tool(agent, use))
+
+    def run(events: _Events, call: Any = None, *_args: Any) -> _Events:
+        return _tool_runs(events, call, module.ToolResultEvent)
+
+    return [
+        *((owner, name, staticmethod(hook)) for owner, name, hook in read_within(module.ToolExecutor, ("_stream",), called, is_on)),
+        *read_within(module, ("_run_tool",), run, is_on),
+    ]
+
+
+def models(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook what calls a model, for those that do it in another way than over HTTP."""
+
+    @guarded
+    def recorded(events: _Events, model: Any = None, system: Any = None, messages: Any = None, specs: Any = None, **told: Any) -> _Events:
+        return _watched(events, _ModelCall(model, messages, {"system": system, "tools": specs, "tool_choice": told.get("tool_choice")}))
+
+    return read_within(module, ("stream_messages",), recorded, is_on)
+
+
+class _Run:
+    """One run of an agent, a graph or a swarm."""
+
+    def __init__(self, name: str, source: Any) -> None:
+        self.name, self.source = name, source
+        self.open: set[_Step] = set()
+        """What is open in it: a tool that is cancelled may be heard of no more."""
+        self.outcome = _Outcome(self)
+
+    def around(self, events: _Events, asked: Any, system: Any = None) -> _Events:
+        """Return the events, in a session and in a turn of that."""
+        turn = _RunTurn(_question(asked), system if isinstance(system, str) and system else None, self)
+        return RecordedItems(RecordedItems(events, turn, _closed), _RunSession(self), _closed)
+
+    def ended(self, status: Status, error: str | None) -> tuple[Status, str | None]:
+        """Return how a node of it ends, once all that is open in it has."""
+        status, error = self.outcome.status(status, error)
+        for step in list(self.open):
+            step.end(*(LEFT if status == "ok" else (status, error)))
+        return status, error
+
+
+def _closed() -> None:
+    """Take that the program wants no more events."""
+
+
+_runs: Final[WeakKeyDictionary[Any, _Run]] = WeakKeyDictionary()
+"""By their sessions' builders."""
+
+
+class _Outcome(Result):
+    """What a run comes to, by its last event."""
+
+    __slots__ = ("_is_cancelled", "_result", "_run", "session")
+
+    def __init__(self, run: _Run) -> None:
+        self._run = run
+        self._result: Any = None
+        self._is_cancelled = False
+        self.session: Session | None = None
+
+    def take(self, item: Any) -> bool:
+        """Take an event: none is kept but the last one."""
+        self._note(item)
+        return True
+
+    @guarded
+    def _note(self, event: Any) -> None:
+        if is_object(event) and "result" in event:
+            self._result = result = event["result"]
+            if getattr(result, "stop_reason", None) == "cancelled":  # else it stops in order, once its tools have answered
+                self._is_cancelled = self._run.source.cancel_signal.is_set()
+
+    def status(self, status: Status, error: str | None) -> tuple[Status, str | None]:
+        """Return how the run ends: a program may read no more once it has the result."""
+        if self._result is None or status == "failed":
+            return status, error
+        if self._is_cancelled:
+            return "cancelled", "Agent.cancel() was called"
+        if _is_failed(self._result):
+            failures = [one.result for one in self._result.results.values() if isinstance(one.result, BaseException)]
+            return "failed", ended_by(failures[-1])[1] if failures else "a node of it failed, or a limit was reached"
+        return "ok", None
+
+    @guarded
+    def ended(self, status: Status) -> None:  # noqa: ARG002 - it may have failed by its result
+        """Take the result as the session's report."""
+        session, result, self.session = self.session, self._result, None
+        if session is None or result is None:
+            return
+        reason = getattr(result, "stop_reason", None) or result.status.value
+        if reason not in _IN_ORDER:
+            session.builder.set_title(attributes={"stop_reason": reason})
+        if not result.interrupts:
+            output = getattr(result, "structured_output", None)
+            report = text(result).removesuffix("\n") if output is None else dumped(output.model_dump)
+            session.builder.set_final_report(report, with_end=True)
+
+
+class _RunSession(SessionScope):
+    """The session of a run."""
+
+    def __init__(self, run: _Run) -> None:
+        super().__init__(run.name, {})
+        self._run = run
+
+    def begin(self, before: Scope | None, holder: Holder | None = None, arguments: Mapping[str, Any] | None = None) -> Scope:
+        scope = super().begin(before, holder, arguments)
+        if scope.session is not SESSION:
+            _runs[scope.session.builder] = self._run
+            self._run.outcome.session = scope.session
+        return scope
+
+    def finish(self, handle: Session, status: Status, error: str | None) -> None:
+        """End it."""
+        super().finish(handle, *self._run.ended(status, error))
+
+    def result(self, handle: Session) -> Result:  # noqa: ARG002 - it was given at the beginning
+        return self._run.outcome
+
+
+class _RunTurn(TurnScope):
+    """The only turn in it."""
+
+    def __init__(self, user: str | None, system: str | None, run: _Run) -> None:
+        super().__init__(user, system, {})
+        self._run = run
+
+    def finish(self, handle: Turn, status: Status, error: str | None) -> None:
+        """End it."""
+        super().finish(handle, *self._run.ended(status, error))
+
+    def result(self, handle: Turn) -> Result:  # noqa: ARG002 - the session takes them
+        return _NothingKept()
+
+
+class _NothingKept(Result):
+    """Events that something else takes."""
+
+    def take(self, item: Any) -> bool:  # noqa: ARG002 - none is kept
+        """Leave an event alone."""
+        return True
+
+
+class _StructuredRun:
+    """A run of `Agent.structured_output`, which asks the model once."""
+
+    def __init__(self, agent: Any, prompt: Any) -> None:
+        self._agent, self._prompt = agent, prompt
+
+    @guarded
+    def begin(self) -> None:
+        """Begin its session."""
+        _NESTING.begin_agent(self, _name(self._agent.name, "agent"), _question(self._prompt), system=self._agent.system_prompt)
+
+    @guarded
+    def returned(self, value: Any) -> None:
+        """Take the output as its report."""
+        if (scope := _NESTING.scope(self)) is not None:
+            scope.session.builder.set_final_report(dumped(value.model_dump), with_end=True)
+        _NESTING.end(self)
+
+    def raised(self, error: BaseException) -> None:
+        """Take that it failed."""
+        _NESTING.fail(self, error)
+
+
+class _Watch(Protocol):
+    """What is told of the events of one call."""
+
+    def begin(self) -> None:
+        """Take that the first is asked for."""
+
+    def take(self, event: Any) -> None:
+        """Take one."""
+
+    def over(self, error: BaseException | None) -> None:
+        """Take that there is no more."""
+
+
+async def _watched(events: _Events, watch: _Watch) -> _Events:
+    try:
+        watch.begin()
+        async with aclosing(events):
+            async for event in events:
+                watch.take(event)
+                yield event
+    except BaseException as error:
+        watch.over(error)
+        raise
+    watch.over(None)
+
+
+class _Step:
+    """An op of a run."""
+
+    def __init__(self) -> None:
+        where = context.here()
+        self._run = None if where is None else _runs.get(where.session.builder)
+
+    def begin(self) -> None:
+        """Begin it."""
+        self.open()
+        if self._run is not None:
+            self._run.open.add(self)
+
+    def open(self) -> None:
+        """Begin its op."""
+
+    def take(self, event: Any) -> None:
+        """Take an event."""
+
+    def over(self, error: BaseException | None) -> None:
+        """Take that there are no more."""
+        self._leave()
+        _NESTING.fail(self, error)
+
+    def end(self, status: Status, error: str | None) -> None:
+        """End it with its run."""
+        self._leave()
+        _NESTING.end(self, status, error)
+
+    def _leave(self) -> None:
+        if self._run is not None:
+            self._run.open.discard(self)
+
+
+class _Node(_Step):
+    """A node of a graph."""
+
+    def __init__(self, name: Any) -> None:
+        super().__init__()
+        self._name = text(name)
+
+    @guarded
+    def open(self) -> None:
+        _NESTING.begin(self, OpScope("system", f"node {self._name}", {"type": "node", "node": self._name}))
+
+    @guarded
+    def take(self, event: Any) -> None:
+        """Take what it came to: an exception follows."""
+        result = event.get("node_result")
+        if result is not None and _is_failed(result) and not isinstance(result.result, BaseException):
+            _NESTING.end(self, "failed", "what ran in it failed, or was cancelled")
+
+
+class _Tool(_Step):
+    """A call of a tool. What a swarm hands over by, or a model gives its output by, is none."""
+
+    def __init__(self, agent: Any, use: Any) -> None:
+        super().__init__()
+        self._agent, self._use = agent, use
+        self._is_answered = False
+
+    @guarded
+    def open(self) -> None:
+        name, sent, registry = text(self._use["name"]), self._use["input"], self._agent.tool_registry
+        tool = registry.dynamic_tools.get(name) or registry.registry.get(name)
+        if getattr(getattr(tool, "_tool_func", None), "__module__", None) == "strands.multiagent.swarm":
+            target = arguments_of(sent).get("agent_name")
+            known = {"type": "handoff", "from": self._agent.name, "to": target}
+            self._begin_system(f"handoff to {text(target or '?')}", known, sent)
+        elif getattr(tool, "tool_type", None) == "structured_output":
+            self._begin_system(name, {"type": "output"}, sent)
+        else:
+            _NESTING.begin_tool(self, name, sent)
+
+    def _begin_system(self, name: str, known: Mapping[str, Any], sent: Any) -> None:
+        kind = OpScope("system", name, known)
+        scope = _NESTING.begin(self, kind)
+        if scope is not None and scope.op is not None:
+            kind.called(scope.op, arguments_of(sent))
+
+    @guarded
+    def take(self, event: Any) -> None:
+        """Take the result, or that somebody is asked ahead of it."""
+        op = _NESTING.op(self)
+        if op is not None and (asked := event.get("tool_interrupt_event")) is not None:
+            for one in asked["interrupts"]:
+                op.log(f"waits for an answer: {text(one.name)}", details={"reason": one.reason})
+        if op is None or event.get("type") != "tool_result":
+            return
+        result, error = event.tool_result, event.exception
+        content = result.get("content") or []
+        only = content[0].get("text") if len(content) == 1 and content[0].keys() == {"text"} else None
+        respond(op, content if only is None else only)
+        if result.get("status") != "error":
+            _NESTING.end(self)
+        elif error is not None:
+            _NESTING.fail(self, error)
+        else:
+            _NESTING.refuse(self, only or text(content))
+
+
+async def _tool_runs(events: _Events, call: Any, result_event: Any) -> _Events:
+    """Yield the events of a tool that runs, or in its place the recorded result."""
+    op = _op_of(call)
+    given = None if op is None else _given(op)
+    if given is not None:
+        await events.aclose()
+        yield _told(given, call, result_event)
+        return
+    before = _changes(call.agent)
+    async with aclosing(events):
+        async for event in events:
+            yield event
+    if op is not None and before != _changes(call.agent):
+        note_foreign(op, "change of its agent")
+
+
+_last_run: ContextVar[tuple[Op, Recorded | None] | None] = ContextVar("optree_strands_tool", default=None)
+"""The op of the tool that ran here last, and what it got in a replay."""
+
+
+@guarded
+def _op_of(call: Any) -> Op | None:
+    """Return the op of a tool that is about to run, with what it runs with: the program's callbacks may change that."""
+    where = context.here()
+    op = None if where is None else where.op
+    if op is None or op.bare.kind != "tool":
+        return None
+    sent = arguments_of(call.tool_use["input"])
+    if "messages" not in sent and (op.bare.request is None or bytes(op.bare.request.payload) != encode(sent)):
+        op.request(**sent)
+    return op
+
+
+def _given(op: Op) -> Recorded | None:
+    """Return what a tool gets in a replay: the same where a callback of the program's has it called again."""
+    last = _last_run.get()
+    is_again = last is not None and last[0] is op
+    if is_again:
+        op.log("called again", "WRN")
+    given = last[1] if last is not None and is_again else None if CURRENT_REPLAY.answer_tool is None else given_here()
+    _last_run.set((op, given))
+    return given
+
+
+def _told(given: Recorded, call: Any, result_event: Any) -> Any:
+    """Return a recorded result as Strands has it."""
+    said = given.value if given.has_value else f"Error: {given.error}"
+    status = "success" if given.error is None else "error"
+    error = None if given.error is None or given.error.startswith("tool_error: ") else exception_of(given.error, "strands")
+    content = said if is_list(said) else [{"text": said}]
+    return result_event({"toolUseId": text(call.tool_use["toolUseId"]), "status": status, "content": content}, exception=error)
+
+
+@guarded
+def _changes(agent: Any) -> Any:
+    """Return what is another once a tool has changed its agent's state, or has it stopped: that is done again where the tool runs."""
+    return agent.state._get_version(), agent._deferred_cancel  # noqa: SLF001 - it tells of neither
+
+
+class _ModelCall:
+    """One call of a model."""
+
+    def __init__(self, model: Any, messages: Any, parameters: Mapping[str, Any]) -> None:
+        self._model, self._messages, self._parameters = model, messages, parameters
+        self._call: FrameworkCall | None = None
+        self._answer: Any = None
+
+    def begin(self) -> None:
+        """Be the one that is under way here."""
+        self._call = FrameworkCall()
+
+    @guarded
+    def take(self, event: Any) -> None:
+        """Take a piece of the answer, or the end of it."""
+        said, thought = event.get("data"), event.get("reasoningText")
+        if "stop" in event:
+            self._answer = event["stop"]
+        elif (said or thought) and (op := self._op()) is not None:
+            (op.chunk if said else op.think)(text(said or thought))
+
+    def _op(self) -> Op | None:
+        """Return the op of one that is not seen on the wire."""
+        if self._call is None or self._call.is_seen:
+            return None
+        config = self._model.get_config()
+        known: dict[str, Any] = config if is_object(config) else {}
+        sent = {**self._parameters, **{name: known.get(name) for name in _PARAMETERS}}
+        messages = [{"role": one["role"], "content": one["content"]} for one in self._messages]
+        name = text(known.get("model_id") or type(self._model).__name__)
+        return self._call.begin(None, name, messages, {name: one for name, one in sent.items() if one})
+
+    @guarded
+    def over(self, error: BaseException | None) -> None:
+        """Take that there is no more."""
+        call, told = self._call, None
+        if call is None:
+            return
+        status, said = ended_by(error)
+        try:
+            if self._op() is not None and self._answer is not None:
+                reason, message, usage, _metrics = self._answer
+                told = {"output": {"message": message}, "stopReason": reason, "usage": _usage(usage)}
+                status, said = ("cancelled", None) if reason == "cancelled" else ("ok", None)
+        finally:
+            call.failure = class_of_error(error)
+            call.end(told, status, said)
+
+
+def _usage(usage: Any) -> dict[str, Any]:
+    """Return what a model tells of tokens: those of the cache are within the input if the total says so."""
+    read, written = usage.get("cacheReadInputTokens", 0), usage.get("cacheWriteInputTokens", 0)
+    sent, answered, total = usage["inputTokens"], usage["outputTokens"], usage["totalTokens"]
+    if not (sent or answered or total):
+        return {}
+    if (read or written) and sent + answered == total:
+        return {"inputTokens": sent - read - written, **{name: one for name, one in usage.items() if name != "inputTokens"}}
+    return dict(usage)
+
+
+def _is_failed(result: Any) -> bool:
+    return getattr(getattr(result, "status", None), "value", None) == "failed"
+
+
+def _name(given: Any, otherwise: str) -> str:
+    """Return what a run is called: without a name as the node that it is in, or, outside of all sessions, as the program."""
+    if given not in _NO_NAMES:
+        return text(given)
+    where = context.here()
+    if where is None:
+        return program_name()
+    return text((where.op.bare.attributes.get("node") if where.op is not None else None) or otherwise)
+
+
+def _question(asked: Any) -> str | None:
+    """Return what the user says: a text, or those in blocks, in the last message, and in answers to what was asked."""
+    if isinstance(asked, str) or not is_list(asked):
+        return asked if isinstance(asked, str) else None
+    if asked and is_object(asked[-1]) and "role" in asked[-1]:
+        return _question(asked[-1].get("content"))
+    blocks = [one for one in asked if is_object(one)]
+    said = [one.get("text") or (one["interruptResponse"].get("response") if "interruptResponse" in one else None) for one in blocks]
+    return "\n".join(text(one) for one in said if one) or None
