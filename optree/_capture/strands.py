@@ -368,7 +368,7 @@ class _Tool(_Step):
         if op is None or event.get("type") != "tool_result":
             return
         result, error = event.tool_result, event.exception
-        content = result.get("content") or []
+        content: Any = result.get("content") or []
         only = content[0].get("text") if len(content) == 1 and content[0].keys() == {"text"} else None
         respond(op, content if only is None else only)
         if result.get("status") != "error":
