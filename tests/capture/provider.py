@@ -3,11 +3,14 @@
 import contextlib
 import json
 import socket
+import struct
 import threading
+import zlib
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 EVENTS = "text/event-stream"
 JSON = "application/json"
+AWS_EVENTS = "application/vnd.amazon.eventstream"
 
 
 class Reply:
@@ -25,6 +28,19 @@ def events(*values, done=True, names=False):
     name = (lambda value: b"event: " + value["type"].encode() + b"\n") if names else lambda _value: b""
     pieces = [name(value) + b"data: " + json.dumps(value).encode() + b"\n\n" for value in values]
     return Reply(*pieces, *([b"data: [DONE]\n\n"] if done else []), kind=EVENTS)
+
+
+def aws_event(kind, payload, message_type="event"):
+    """Return an event as AWS frames it."""
+    name = ":exception-type" if message_type == "exception" else ":event-type"
+    told = {name: kind, ":content-type": "application/json", ":message-type": message_type}
+    headers = b"".join(
+        bytes([len(key)]) + key.encode() + b"\x07" + struct.pack("!H", len(value)) + value.encode() for key, value in told.items()
+    )
+    body = json.dumps(payload).encode()
+    prelude = struct.pack("!II", 16 + len(headers) + len(body), len(headers))
+    framed = prelude + struct.pack("!I", zlib.crc32(prelude)) + headers + body
+    return framed + struct.pack("!I", zlib.crc32(framed))
 
 
 class _Server(ThreadingHTTPServer):

@@ -2,9 +2,7 @@
 
 import base64
 import json
-import struct
 import threading
-import zlib
 from pathlib import Path
 
 import botocore.session
@@ -18,7 +16,8 @@ from optree._messages import ReasoningPart, TextPart, ToolCallPart, ToolResultPa
 from optree._nodes import Tokens
 from optree._tree import walk_ops
 from optree._values import decode
-from tests.capture.provider import Reply
+from tests.capture.provider import AWS_EVENTS, Reply
+from tests.capture.provider import aws_event as event
 from tests.capture.test_broken import CHATS, outcome
 
 MODEL = "us.anthropic.claude-5-v1:0"
@@ -61,20 +60,6 @@ MESSAGED = [
     {"type": "message_stop", "amazon-bedrock-invocationMetrics": {"inputTokenCount": 8}},
 ]
 ASKED = json.dumps({"anthropic_version": "bedrock-2023-05-31", "max_tokens": 9, "messages": [{"role": "user", "content": "Weather?"}]})
-EVENT_STREAM = "application/vnd.amazon.eventstream"
-
-
-def event(kind, payload, message_type="event"):
-    """Return an event as AWS frames it."""
-    name = ":exception-type" if message_type == "exception" else ":event-type"
-    told = {name: kind, ":content-type": "application/json", ":message-type": message_type}
-    headers = b"".join(
-        bytes([len(key)]) + key.encode() + b"\x07" + struct.pack("!H", len(value)) + value.encode() for key, value in told.items()
-    )
-    body = json.dumps(payload).encode()
-    prelude = struct.pack("!II", 16 + len(headers) + len(body), len(headers))
-    framed = prelude + struct.pack("!I", zlib.crc32(prelude)) + headers + body
-    return framed + struct.pack("!I", zlib.crc32(framed))
 
 
 def invoked(chunk):
@@ -84,7 +69,7 @@ def invoked(chunk):
 
 def streamed(*pieces, **options):
     """Return a reply that is an event stream."""
-    return Reply(*pieces, kind=EVENT_STREAM, **options)
+    return Reply(*pieces, kind=AWS_EVENTS, **options)
 
 
 EVENTS = [event(*one) for one in CONVERSED]

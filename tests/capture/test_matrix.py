@@ -30,6 +30,7 @@ def test_the_programs_that_are_asked_for_are_there():
         "agno": whole | {"streamed"},
         "smolagents": whole | {"plain", "streamed"},
         "dspy": {"plain", *whole},
+        "strands-agents": whole | {"streamed"},
         "claude-agent-sdk": whole,
     }
     found = {}
