@@ -11,34 +11,26 @@ from contextlib import aclosing
 from contextvars import ContextVar
 from types import ModuleType
 from typing import Any, Final, Protocol
-from weakref import WeakKeyDictionary
+from weakref import WeakValueDictionary
 
-from optree._builder import Op, Turn
+from optree._builder import Op
 from optree._capture.hooks import Hook, IsOn, await_within, read_within
-from optree._capture.nesting import LEFT, FrameworkCall, Nesting, arguments_of, given_here, respond
+from optree._capture.nesting import FrameworkCall, Nesting, arguments_of, given_here, respond
 from optree._capture.observed import ended_by
-from optree._capture.program import program_name
+from optree._capture.strands_runs import RUNS, Run, is_failed, name_of, question_of
 from optree._nodes import Status
 from optree._tracing import context
-from optree._tracing.context import Holder, Scope
+from optree._tracing.context import CURRENT
 from optree._tracing.failures import class_of_error
 from optree._tracing.faults import guarded
-from optree._tracing.handles import Session
 from optree._tracing.recorded import CURRENT_REPLAY, Recorded, exception_of, note_foreign
-from optree._tracing.results import Result
-from optree._tracing.scopes import OpScope, SessionScope, TurnScope
-from optree._tracing.unrecorded import SESSION
-from optree._tracing.wrapping import RecordedItems
+from optree._tracing.scopes import OpScope
 from optree._values import dumped, encode, is_list, is_object, text
 
 _Events = AsyncGenerator[Any, Any]
 _NESTING: Final = Nesting()
-_NO_NAMES: Final = ("Strands Agents", "default_graph", "default_swarm")
-"""What agents, graphs and swarms are called that the program has given no name."""
 _PARAMETERS: Final = ("temperature", "top_p", "max_tokens", "stop_sequences", "params")
 """Members of a model's configuration that are sent to it."""
-_IN_ORDER: Final = ("end_turn", "tool_use", "cancelled", "completed", "failed")
-"""Why a run stops, where that tells no more than its status and its report."""
 
 
 def agents(module: ModuleType, is_on: IsOn) -> list[Hook]:
@@ -46,7 +38,7 @@ def agents(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
     @guarded
     def recorded(events: _Events, agent: Any = None, prompt: Any = None, **_told: Any) -> _Events:
-        return _Run(_name(agent.name, "agent"), agent).around(events, prompt, agent.system_prompt)
+        return Run(name_of(agent.name, "agent"), agent).around(events, prompt, agent.system_prompt)
 
     @guarded
     def watching(agent: Any, _model: Any = None, prompt: Any = None) -> _StructuredRun | None:
@@ -74,7 +66,7 @@ def swarms(module: ModuleType, is_on: IsOn) -> list[Hook]:
 def _several(kind: Any, name: str, is_on: IsOn) -> list[Hook]:
     @guarded
     def recorded(events: _Events, source: Any = None, task: Any = None, *_args: Any, **_told: Any) -> _Events:
-        return _Run(_name(source.id, name), source).around(events, task)
+        return Run(name_of(source.id, name), source).around(events, task)
 
     return read_within(kind, ("stream_async",), recorded, is_on)
 
@@ -89,8 +81,15 @@ def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:
     def run(events: _Events, call: Any = None, *_args: Any) -> _Events:
         return _tool_runs(events, call, module.ToolResultEvent)
 
+    @guarded
+    def in_background(_executor: Any, agent: Any = None, _tool: Any = None, where: Any = None, *_args: Any) -> _InBackground | None:
+        call = _calls.get((id(agent), where.tool_use["toolUseId"])) if is_on() else None
+        return None if call is None else _InBackground(call)
+
+    kind, later = module.ToolExecutor, "_execute_background"
     return [
-        *((owner, name, staticmethod(hook)) for owner, name, hook in read_within(module.ToolExecutor, ("_stream",), called, is_on)),
+        (kind, later, await_within(getattr(kind, later), in_background)),
+        *((owner, name, staticmethod(hook)) for owner, name, hook in read_within(kind, ("_stream",), called, is_on)),
         *read_within(module, ("_run_tool",), run, is_on),
     ]
 
@@ -105,130 +104,6 @@ def models(module: ModuleType, is_on: IsOn) -> list[Hook]:
     return read_within(module, ("stream_messages",), recorded, is_on)
 
 
-class _Run:
-    """One run of an agent, a graph or a swarm."""
-
-    def __init__(self, name: str, source: Any) -> None:
-        self.name, self.source = name, source
-        self.open: set[_Step] = set()
-        """What is open in it: a tool that is cancelled may be heard of no more."""
-        self.outcome = _Outcome(self)
-
-    def around(self, events: _Events, asked: Any, system: Any = None) -> _Events:
-        """Return the events, in a session and in a turn of that."""
-        turn = _RunTurn(_question(asked), system if isinstance(system, str) and system else None, self)
-        return RecordedItems(RecordedItems(events, turn, _closed), _RunSession(self), _closed)
-
-    def ended(self, status: Status, error: str | None) -> tuple[Status, str | None]:
-        """Return how a node of it ends, once all that is open in it has."""
-        status, error = self.outcome.status(status, error)
-        for step in list(self.open):
-            step.end(*(LEFT if status == "ok" else (status, error)))
-        return status, error
-
-
-def _closed() -> None:
-    """Take that the program wants no more events."""
-
-
-_runs: Final[WeakKeyDictionary[Any, _Run]] = WeakKeyDictionary()
-"""By their sessions' builders."""
-
-
-class _Outcome(Result):
-    """What a run comes to, by its last event."""
-
-    __slots__ = ("_is_cancelled", "_result", "_run", "session")
-
-    def __init__(self, run: _Run) -> None:
-        self._run = run
-        self._result: Any = None
-        self._is_cancelled = False
-        self.session: Session | None = None
-
-    def take(self, item: Any) -> bool:
-        """Take an event: none is kept but the last one."""
-        self._note(item)
-        return True
-
-    @guarded
-    def _note(self, event: Any) -> None:
-        if is_object(event) and "result" in event:
-            self._result = result = event["result"]
-            if getattr(result, "stop_reason", None) == "cancelled":  # else it stops in order, once its tools have answered
-                self._is_cancelled = self._run.source.cancel_signal.is_set()
-
-    def status(self, status: Status, error: str | None) -> tuple[Status, str | None]:
-        """Return how the run ends: a program may read no more once it has the result."""
-        if self._result is None or status == "failed":
-            return status, error
-        if self._is_cancelled:
-            return "cancelled", "Agent.cancel() was called"
-        if _is_failed(self._result):
-            failures = [one.result for one in self._result.results.values() if isinstance(one.result, BaseException)]
-            return "failed", ended_by(failures[-1])[1] if failures else "a node of it failed, or a limit was reached"
-        return "ok", None
-
-    @guarded
-    def ended(self, status: Status) -> None:  # noqa: ARG002 - it may have failed by its result
-        """Take the result as the session's report."""
-        session, result, self.session = self.session, self._result, None
-        if session is None or result is None:
-            return
-        reason = getattr(result, "stop_reason", None) or result.status.value
-        if reason not in _IN_ORDER:
-            session.builder.set_title(attributes={"stop_reason": reason})
-        if not result.interrupts:
-            output = getattr(result, "structured_output", None)
-            report = text(result).removesuffix("\n") if output is None else dumped(output.model_dump)
-            session.builder.set_final_report(report, with_end=True)
-
-
-class _RunSession(SessionScope):
-    """The session of a run."""
-
-    def __init__(self, run: _Run) -> None:
-        super().__init__(run.name, {})
-        self._run = run
-
-    def begin(self, before: Scope | None, holder: Holder | None = None, arguments: Mapping[str, Any] | None = None) -> Scope:
-        scope = super().begin(before, holder, arguments)
-        if scope.session is not SESSION:
-            _runs[scope.session.builder] = self._run
-            self._run.outcome.session = scope.session
-        return scope
-
-    def finish(self, handle: Session, status: Status, error: str | None) -> None:
-        """End it."""
-        super().finish(handle, *self._run.ended(status, error))
-
-    def result(self, handle: Session) -> Result:  # noqa: ARG002 - it was given at the beginning
-        return self._run.outcome
-
-
-class _RunTurn(TurnScope):
-    """The only turn in it."""
-
-    def __init__(self, user: str | None, system: str | None, run: _Run) -> None:
-        super().__init__(user, system, {})
-        self._run = run
-
-    def finish(self, handle: Turn, status: Status, error: str | None) -> None:
-        """End it."""
-        super().finish(handle, *self._run.ended(status, error))
-
-    def result(self, handle: Turn) -> Result:  # noqa: ARG002 - the session takes them
-        return _NothingKept()
-
-
-class _NothingKept(Result):
-    """Events that something else takes."""
-
-    def take(self, item: Any) -> bool:  # noqa: ARG002 - none is kept
-        """Leave an event alone."""
-        return True
-
-
 class _StructuredRun:
     """A run of `Agent.structured_output`, which asks the model once."""
 
@@ -238,7 +113,7 @@ class _StructuredRun:
     @guarded
     def begin(self) -> None:
         """Begin its session."""
-        _NESTING.begin_agent(self, _name(self._agent.name, "agent"), _question(self._prompt), system=self._agent.system_prompt)
+        _NESTING.begin_agent(self, name_of(self._agent.name, "agent"), question_of(self._prompt), system=self._agent.system_prompt)
 
     @guarded
     def returned(self, value: Any) -> None:
@@ -283,7 +158,7 @@ class _Step:
 
     def __init__(self) -> None:
         where = context.here()
-        self._run = None if where is None else _runs.get(where.session.builder)
+        self._run = None if where is None else RUNS.get(where.session.builder)
 
     def begin(self) -> None:
         """Begin it."""
@@ -321,13 +196,14 @@ class _Node(_Step):
 
     @guarded
     def open(self) -> None:
+        """Begin it."""
         _NESTING.begin(self, OpScope("system", f"node {self._name}", {"type": "node", "node": self._name}))
 
     @guarded
     def take(self, event: Any) -> None:
         """Take what it came to: an exception follows."""
         result = event.get("node_result")
-        if result is not None and _is_failed(result) and not isinstance(result.result, BaseException):
+        if result is not None and is_failed(result) and not isinstance(result.result, BaseException):
             _NESTING.end(self, "failed", "what ran in it failed, or was cancelled")
 
 
@@ -337,10 +213,12 @@ class _Tool(_Step):
     def __init__(self, agent: Any, use: Any) -> None:
         super().__init__()
         self._agent, self._use = agent, use
-        self._is_answered = False
+        self._goes_on = False
 
     @guarded
     def open(self) -> None:
+        """Begin it, by what it is."""
+        _calls[id(self._agent), self._use["toolUseId"]] = self
         name, sent, registry = text(self._use["name"]), self._use["input"], self._agent.tool_registry
         tool = registry.dynamic_tools.get(name) or registry.registry.get(name)
         if getattr(getattr(tool, "_tool_func", None), "__module__", None) == "strands.multiagent.swarm":
@@ -361,13 +239,24 @@ class _Tool(_Step):
     @guarded
     def take(self, event: Any) -> None:
         """Take the result, or that somebody is asked ahead of it."""
-        op = _NESTING.op(self)
-        if op is not None and (asked := event.get("tool_interrupt_event")) is not None:
+        if (asked := event.get("tool_interrupt_event")) is not None:
             for one in asked["interrupts"]:
-                op.log(f"waits for an answer: {text(one.name)}", details={"reason": one.reason})
-        if op is None or event.get("type") != "tool_result":
+                self.waits(one)
+        elif event.get("type") == "tool_result":
+            self._goes_on = event.backgrounded
+            if not self._goes_on:
+                self.answered(event.tool_result, event.exception)
+
+    def waits(self, interrupt: Any) -> None:
+        """Take that somebody is asked."""
+        if (op := _NESTING.op(self)) is not None:
+            op.log(f"waits for an answer: {text(interrupt.name)}", details={"reason": interrupt.reason})
+
+    @guarded
+    def answered(self, result: Any, error: BaseException | None = None) -> None:
+        """Take the result."""
+        if (op := _NESTING.op(self)) is None:
             return
-        result, error = event.tool_result, event.exception
         content: Any = result.get("content") or []
         only = content[0].get("text") if len(content) == 1 and content[0].keys() == {"text"} else None
         respond(op, content if only is None else only)
@@ -377,6 +266,42 @@ class _Tool(_Step):
             _NESTING.fail(self, error)
         else:
             _NESTING.refuse(self, only or text(content))
+
+    def over(self, error: BaseException | None) -> None:
+        """Take that there are no more, unless it goes on in the background."""
+        scope = _NESTING.scope(self)
+        if error is not None or not self._goes_on or scope is None:
+            super().over(error)
+        elif CURRENT.get() is scope:
+            context.leave(scope)
+
+
+_calls: Final[WeakValueDictionary[tuple[int, str], _Tool]] = WeakValueDictionary()
+"""Those that are open, by the id of their agent, and theirs."""
+
+
+class _InBackground:
+    """What a tool does while its agent goes on: its op ends with it."""
+
+    def __init__(self, call: _Tool) -> None:
+        self._call = call
+
+    @guarded
+    def begin(self) -> None:
+        """Be in its op: it may run where another one that was called before has run."""
+        if (scope := _NESTING.scope(self._call)) is not None and CURRENT.get() is not scope:
+            context.enter(scope)
+
+    def returned(self, value: Any) -> None:
+        """Take the result."""
+        self._call.answered(value)
+        self._call.end("ok", None)
+
+    def raised(self, error: BaseException) -> None:
+        """Take that there is none."""
+        if (asked := getattr(error, "interrupt", None)) is not None:
+            self._call.waits(asked)
+        self._call.end(*(ended_by(error) if asked is None else ("ok", None)))
 
 
 async def _tool_runs(events: _Events, call: Any, result_event: Any) -> _Events:
@@ -496,28 +421,3 @@ def _usage(usage: Any) -> dict[str, Any]:
     if (read or written) and sent + answered == total:
         return {"inputTokens": sent - read - written, **{name: one for name, one in usage.items() if name != "inputTokens"}}
     return dict(usage)
-
-
-def _is_failed(result: Any) -> bool:
-    return getattr(getattr(result, "status", None), "value", None) == "failed"
-
-
-def _name(given: Any, otherwise: str) -> str:
-    """Return what a run is called: without a name as the node that it is in, or, outside of all sessions, as the program."""
-    if given not in _NO_NAMES:
-        return text(given)
-    where = context.here()
-    if where is None:
-        return program_name()
-    return text((where.op.bare.attributes.get("node") if where.op is not None else None) or otherwise)
-
-
-def _question(asked: Any) -> str | None:
-    """Return what the user says: a text, or those in blocks, in the last message, and in answers to what was asked."""
-    if isinstance(asked, str) or not is_list(asked):
-        return asked if isinstance(asked, str) else None
-    if asked and is_object(asked[-1]) and "role" in asked[-1]:
-        return _question(asked[-1].get("content"))
-    blocks = [one for one in asked if is_object(one)]
-    said = [one.get("text") or (one["interruptResponse"].get("response") if "interruptResponse" in one else None) for one in blocks]
-    return "\n".join(text(one) for one in said if one) or None

@@ -400,7 +400,7 @@ def test_a_run_that_the_program_cancels(recording):
     """A run that is ended by `Agent.cancel` is cancelled; one that is to end once its tools have answered is in order."""
 
     @tool(context=True)
-    def stop(tool_context: ToolContext, at_once: bool) -> str:  # noqa: FBT001 - as the model calls it
+    def stop(tool_context: ToolContext, at_once: bool) -> str:
         """Stop."""
         tool_context.agent.cancel(after_current_tools=not at_once)
         return "stopping"
@@ -430,6 +430,69 @@ def test_a_stream_that_is_left(recording, how):
     assert [("lead", "ok"), ("lead->forecaster", "cancelled")] == outcome_of(recording)[0]
     [speaker], [call] = ops_of(recording, "speaker"), calls_of(recording)
     assert (None, "cancelled") == (speaker.parent_op, call.status)
+
+
+@pytest.mark.parametrize("how", ["closed", "dropped"])
+def test_a_tool_whose_pieces_are_left(recording, how):
+    """A tool that yields pieces is cancelled with the run, if the program reads no further."""
+
+    @tool
+    async def pieces():
+        """Tell piece by piece."""
+        for piece in ("it ", "rains"):
+            yield piece
+
+    async def leaving():
+        stream = agent(Scripted([("pieces", {})]), pieces).stream_async("Weather?")
+        async for event in stream:
+            if "tool_stream_event" in event:
+                break
+        if how == "closed":
+            await stream.aclose()
+        del stream
+        assert optree.current_session() is None
+
+    asyncio.run(leaving())
+    assert ([("forecaster", "cancelled")], [("llm", "parrot-1", "ok"), ("tool", "pieces", "cancelled")]) == outcome_of(recording)
+
+
+@pytest.mark.parametrize("at_most", [1, 4])
+def test_tools_in_the_background(recording, at_most):
+    """A tool that goes on beside its agent is one op until it has its result, with what it records; those that wait for others too."""
+    config = {"always": ["weather"], "max_concurrency": at_most}
+    ask(agent(Scripted([CALL, ("weather", {"city": "Rome"})], "It rains", "All rain"), weather, background_tasks=config))
+    found = {decode(op.request.payload)["city"]: op for op in ops_of(recording, "weather")}
+    assert {"Athens": "rain in Athens", "Rome": "rain in Rome"} == {city: decode(op.response.payload) for city, op in found.items()}
+    assert sorted(op.path for op in found.values()) == sorted(op.parent_op for op in ops_of(recording, "thermometer"))
+    assert {(None, "ok")} == {(op.parent_op, op.status) for op in calls_of(recording)}
+
+
+@pytest.mark.parametrize("error", [ConnectionError("no line"), None])
+def test_a_tool_in_the_background_that_fails(recording, error):
+    """A tool in the background that raises, or that does not end before its run does, is no success."""
+
+    async def go():
+        begun, release = asyncio.Event(), asyncio.Event()
+
+        @tool
+        async def later() -> str:
+            """Wait."""
+            begun.set()
+            await release.wait()
+            raise error
+
+        async def last(_messages):
+            await begun.wait()
+            if error is not None:
+                release.set()
+            return "It rains"
+
+        config = {"always": ["later"], "wait_for_completion": error is not None}
+        await agent(Scripted([("later", {})], last, "It rained"), later, background_tasks=config).invoke_async("Weather?")
+
+    asyncio.run(go())
+    [op] = ops_of(recording, "later")
+    assert ("cancelled" if error is None else "failed", "ok") == (op.status, recording.tree.session.status)
 
 
 def test_a_stream_that_is_left_at_its_result(recording):

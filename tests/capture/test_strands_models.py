@@ -97,8 +97,9 @@ def test_a_model_that_asks_another(recording, provider):
 
 
 @pytest.mark.captured("strands-agents", "BedrockModel", "streamed", "tools", added="one line", checks=("calls", "answers", "tokens"))
-def test_a_model_of_bedrock(recording, provider):
-    """The models of Bedrock, which are Strands' default, are asked in a thread, and each call is one op of the agent's."""
+@pytest.mark.usefixtures("hooked")
+def test_a_model_of_bedrock(provider):
+    """The models of Bedrock, which are Strands' default, are asked in a thread: each call is one op of the agent's, also in a replay."""
 
     def reply(block, delta, reason):
         usage = {"inputTokens": 8, "outputTokens": 5, "totalTokens": 17, "cacheReadInputTokens": 4}
@@ -112,16 +113,18 @@ def test_a_model_of_bedrock(recording, provider):
         ]
         return Reply(*(aws_event(*one) for one in told), kind=AWS_EVENTS)
 
-    session = boto3.Session(aws_access_key_id="none", aws_secret_access_key="none", region_name="us-east-1")
-    model = BedrockModel(boto_session=session, endpoint_url=provider.url, model_id="us.amazon.nova-pro-v1:0")
+    def run():
+        session = boto3.Session(aws_access_key_id="none", aws_secret_access_key="none", region_name="us-east-1")
+        model = BedrockModel(boto_session=session, endpoint_url=provider.url, model_id="us.amazon.nova-pro-v1:0")
+        return ask(agent(model, weather))
+
     called = {"toolUse": {"toolUseId": "call-1", "name": "weather"}}
-    provider.says(
-        reply(called, {"toolUse": {"input": '{"city": "Athens"}'}}, "tool_use"), reply({}, {"text": "It rains"}, "end_turn")
-    )
-    assert "It rains" == ask(agent(model, weather))
-    assert ["llm", "tool", "tool", "llm"] == [op.kind for op in recording.tree.session.turns[0].ops]
-    assert [Tokens(8, 5, 4, 0, 17)] * 2 == [op.accounting[0].tokens for op in calls_of(recording)]
-    assert b"It rains" in bytes(calls_of(recording)[1].response.payload)
+    asking = reply(called, {"toolUse": {"input": '{"city": "Athens"}'}}, "tool_use")
+    expected, found, recorded, _ = twice(provider, [asking, reply({}, {"text": "It rains"}, "end_turn")], run)
+    assert ("It rains", "It rains") == (expected, found)
+    assert ["llm", "tool", "tool", "llm"] == [op.kind for op in recorded.tree.session.turns[0].ops]
+    assert [Tokens(8, 5, 4, 0, 17)] * 2 == [op.accounting[0].tokens for op in calls_of(recorded)]
+    assert b"It rains" in bytes(calls_of(recorded)[1].response.payload)
 
 
 @pytest.mark.captured("strands-agents", "Agent", "failed", added="one line", checks="calls")
@@ -154,7 +157,7 @@ CASES = {"plain": [RAINS], "tools": [ASKS, RAINS], "refused": [REFUSED], "nonsen
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("function", [weather, broken], ids=["weather", "broken"])
 def test_the_program_sees_no_difference(provider, case, function):
-    """What a program gets, returned or raised, what the provider is sent, and what callbacks are told, is the same with hooks and without."""
+    """What a program gets, returned or raised, what the provider is sent, and what callbacks are told is the same with hooks."""
 
     def result():
         provider.requests.clear()
@@ -171,7 +174,7 @@ def test_the_program_sees_no_difference(provider, case, function):
 def test_a_fault_of_ours_is_none_of_the_programs(recording, provider, monkeypatch):
     """A hook that raises leaves the run as it is, and calls are recorded."""
     provider.says(ASKS, RAINS)
-    survives("optree._capture.strands._question", recording, monkeypatch, lambda: ask(agent(served_by(provider), weather)))
+    survives("optree._capture.strands_runs.question_of", recording, monkeypatch, lambda: ask(agent(served_by(provider), weather)))
 
 
 def test_uninstrumented_nothing_is_recorded(provider):
@@ -309,15 +312,16 @@ def test_a_tool_that_is_called_again_in_a_replay(provider):
 
 
 @pytest.mark.usefixtures("hooked")
-def test_a_tool_that_changes_its_agent_runs(provider):
-    """A tool that changed the state of its agent runs again in a replay, which is noted."""
+@pytest.mark.parametrize("change", [lambda one: one.state.set("city", 1), lambda one: one.cancel(after_current_tools=True)])
+def test_a_tool_that_changes_its_agent_runs(provider, change):
+    """A tool that changed the state of its agent, or stopped it, runs again in a replay, which is noted."""
     ran = []
 
     @tool(name="weather", context=True)
     def noting(city: str, tool_context: ToolContext) -> str:
         """Tell the weather."""
         ran.append(city)
-        tool_context.agent.state.set("city", city)
+        change(tool_context.agent)
         return "rain"
 
     again = replayed(provider, [ASKS, RAINS], noting)

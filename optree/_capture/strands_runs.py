@@ -1,0 +1,185 @@
+"""Runs of Strands' agents, graphs and swarms: each is a session, which ends by what its last event tells."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, Final, Protocol
+from weakref import WeakKeyDictionary
+
+from optree._builder import Turn
+from optree._capture.nesting import LEFT
+from optree._capture.observed import ended_by
+from optree._capture.program import program_name
+from optree._nodes import Status
+from optree._tracing import context
+from optree._tracing.context import Holder, Scope
+from optree._tracing.faults import guarded
+from optree._tracing.handles import Session
+from optree._tracing.results import Result
+from optree._tracing.scopes import SessionScope, TurnScope
+from optree._tracing.unrecorded import SESSION
+from optree._tracing.wrapping import RecordedItems
+from optree._values import dumped, is_list, is_object, text
+
+_Events = AsyncGenerator[Any, Any]
+_NO_NAMES: Final = ("Strands Agents", "default_graph", "default_swarm")
+"""What agents, graphs and swarms are called that the program has given no name."""
+_IN_ORDER: Final = ("end_turn", "tool_use", "cancelled", "completed", "failed")
+"""Why a run stops, where that tells no more than its status and its report."""
+
+
+class OpenStep(Protocol):
+    """What is open in a run."""
+
+    def end(self, status: Status, error: str | None) -> None:
+        """End it with its run."""
+
+
+class Run:
+    """One run of an agent, a graph or a swarm."""
+
+    def __init__(self, name: str, source: Any) -> None:
+        self.name, self.source = name, source
+        self.open: set[OpenStep] = set()
+        """What is open in it: a tool that is cancelled may be heard of no more."""
+        self.outcome = _Outcome(self)
+
+    def around(self, events: _Events, asked: Any, system: Any = None) -> _Events:
+        """Return the events, in a session and in a turn of that."""
+        turn = _RunTurn(question_of(asked), system if isinstance(system, str) and system else None, self)
+        return RecordedItems(RecordedItems(events, turn, _closed), _RunSession(self), _closed)
+
+    def ended(self, status: Status, error: str | None) -> tuple[Status, str | None]:
+        """Return how a node of it ends, once all that is open in it has."""
+        status, error = self.outcome.status(status, error)
+        for step in list(self.open):
+            step.end(*(LEFT if status == "ok" else (status, error)))
+        return status, error
+
+
+def _closed() -> None:
+    """Take that the program wants no more events."""
+
+
+RUNS: Final[WeakKeyDictionary[Any, Run]] = WeakKeyDictionary()
+"""By their sessions' builders."""
+
+
+class _Outcome(Result):
+    """What a run comes to, by its last event."""
+
+    __slots__ = ("_is_cancelled", "_result", "_run", "session")
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._result: Any = None
+        self._is_cancelled = False
+        self.session: Session | None = None
+
+    def take(self, item: Any) -> bool:
+        """Take an event: none is kept but the last one."""
+        self._note(item)
+        return True
+
+    @guarded
+    def _note(self, event: Any) -> None:
+        if is_object(event) and "result" in event:
+            self._result = result = event["result"]
+            if getattr(result, "stop_reason", None) == "cancelled":  # else it stops in order, once its tools have answered
+                self._is_cancelled = self._run.source.cancel_signal.is_set()
+
+    def status(self, status: Status, error: str | None) -> tuple[Status, str | None]:
+        """Return how the run ends: a program may read no more once it has the result."""
+        if self._result is None or status == "failed":
+            return status, error
+        if self._is_cancelled:
+            return "cancelled", "Agent.cancel() was called"
+        if is_failed(self._result):
+            failures = [one.result for one in self._result.results.values() if isinstance(one.result, BaseException)]
+            return "failed", ended_by(failures[-1])[1] if failures else "a node of it failed, or a limit was reached"
+        return "ok", None
+
+    @guarded
+    def ended(self, status: Status) -> None:  # noqa: ARG002 - it may have failed by its result
+        """Take the result as the session's report."""
+        session, result, self.session = self.session, self._result, None
+        if session is None or result is None:
+            return
+        reason = getattr(result, "stop_reason", None) or result.status.value
+        if reason not in _IN_ORDER:
+            session.builder.set_title(attributes={"stop_reason": reason})
+        if not result.interrupts:
+            output = getattr(result, "structured_output", None)
+            report = text(result).removesuffix("\n") if output is None else dumped(output.model_dump)
+            session.builder.set_final_report(report, with_end=True)
+
+
+class _RunSession(SessionScope):
+    """The session of a run."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run.name, {})
+        self._run = run
+
+    def begin(self, before: Scope | None, holder: Holder | None = None, arguments: Mapping[str, Any] | None = None) -> Scope:
+        scope = super().begin(before, holder, arguments)
+        if scope.session is not SESSION:
+            RUNS[scope.session.builder] = self._run
+            self._run.outcome.session = scope.session
+        return scope
+
+    def finish(self, handle: Session, status: Status, error: str | None) -> None:
+        """End it."""
+        super().finish(handle, *self._run.ended(status, error))
+
+    def result(self, handle: Session) -> Result:  # noqa: ARG002 - it was given at the beginning
+        return self._run.outcome
+
+
+class _RunTurn(TurnScope):
+    """The only turn in it."""
+
+    def __init__(self, user: str | None, system: str | None, run: Run) -> None:
+        super().__init__(user, system, {})
+        self._run = run
+
+    def finish(self, handle: Turn, status: Status, error: str | None) -> None:
+        """End it."""
+        super().finish(handle, *self._run.ended(status, error))
+
+    def result(self, handle: Turn) -> Result:  # noqa: ARG002 - the session takes them
+        return _NothingKept()
+
+
+class _NothingKept(Result):
+    """Events that something else takes."""
+
+    def take(self, item: Any) -> bool:  # noqa: ARG002 - none is kept
+        """Leave an event alone."""
+        return True
+
+
+def is_failed(result: Any) -> bool:
+    """Tell whether a graph, a swarm or a node failed by its result."""
+    return getattr(getattr(result, "status", None), "value", None) == "failed"
+
+
+def name_of(given: Any, otherwise: str) -> str:
+    """Return what a run is called: without a name as the node that it is in, or, outside of all sessions, as the program."""
+    if given not in _NO_NAMES:
+        return text(given)
+    where = context.here()
+    if where is None:
+        return program_name()
+    return text((where.op.bare.attributes.get("node") if where.op is not None else None) or otherwise)
+
+
+def question_of(asked: Any) -> str | None:
+    """Return what the user says: a text, or those in blocks, in the last message, and in answers to what was asked."""
+    if isinstance(asked, str) or not is_list(asked):
+        return asked if isinstance(asked, str) else None
+    if asked and is_object(asked[-1]) and "role" in asked[-1]:
+        return question_of(asked[-1].get("content"))
+    blocks = [one for one in asked if is_object(one)]
+    said = [one.get("text") or (one["interruptResponse"].get("response") if "interruptResponse" in one else None) for one in blocks]
+    return "\n".join(text(one) for one in said if one) or None
