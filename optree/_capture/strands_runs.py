@@ -83,8 +83,9 @@ class _Outcome(Result):
 
     @guarded
     def _note(self, event: Any) -> None:
-        if is_object(event) and "result" in event:
-            self._result = result = event["result"]
+        result = event.get("result") if is_object(event) else None
+        if hasattr(result, "interrupts"):  # else it is the program's own, which events have as well
+            self._result = result
             if getattr(result, "stop_reason", None) == "cancelled":  # else it stops in order, once its tools have answered
                 self._is_cancelled = self._run.source.cancel_signal.is_set()
 

@@ -160,3 +160,11 @@ def calls_of(recording):
 def paths_of(recording):
     """Return the agents of all sessions."""
     return [session.call_path for session in walk_sessions(recording.tree)]
+
+
+def outcome_of(recording):
+    """Return each agent's path and status, and each op's kind, name and status."""
+    return (
+        [(one.call_path, one.status) for one in walk_sessions(recording.tree)],
+        [(op.kind, op.name.rpartition(":")[2], op.status) for op in ops_of(recording)],
+    )

@@ -21,7 +21,6 @@ from strands.hooks import (
     BeforeToolCallEvent,
 )
 from strands.multiagent import Swarm
-from strands.tools.executors import SequentialToolExecutor
 
 import optree
 from optree._capture.program import program_name
@@ -36,10 +35,10 @@ from tests.capture.strands_programs import (
     agent,
     ask,
     asks,
-    broken,
     calls_of,
     graph_of,
     ops_of,
+    outcome_of,
     paths_of,
     says,
     served_by,
@@ -53,14 +52,6 @@ class Forecast(BaseModel):
     """The weather."""
 
     rain: bool
-
-
-def outcome_of(recording):
-    """Return each agent's path and status, and each op's kind, name and status."""
-    return (
-        [(one.call_path, one.status) for one in walk_sessions(recording.tree)],
-        [(op.kind, op.name.rpartition(":")[2], op.status) for op in ops_of(recording)],
-    )
 
 
 @pytest.mark.captured("strands-agents", "Agent", "tools", "streamed", added="one line", checks=("agents", "calls", "tokens", "tools"))
@@ -78,75 +69,6 @@ def test_an_agent_is_a_session(recording, provider, way):
     assert (2, 16, 2) == (session.totals.llm_requests, session.totals.input_tokens, session.totals.tools_run)
     assert {"ingress"} == session.attributes.keys()
     assert optree.current_session() is None
-
-
-def test_tools_have_arguments_and_results(recording, provider):
-    """A tool is an op of the agent's, with arguments and result; what the program records in it is within it."""
-    provider.says(ASKS, RAINS)
-    ask(agent(served_by(provider), weather))
-    [op], [inner] = ops_of(recording, "weather"), ops_of(recording, "thermometer")
-    assert ({"city": "Athens"}, "rain in Athens", "ok") == (decode(op.request.payload), decode(op.response.payload), op.status)
-    assert (["looking at Athens"], op.path) == ([log.message for log in op.logs], inner.parent_op)
-
-
-@pytest.mark.captured("strands-agents", "Agent", "tools", "failed", added="one line", checks="tools")
-def test_a_tool_that_raises_failed(recording, provider):
-    """A tool that raises is failed with its exception and class; the model is told, and the agent goes on."""
-    provider.says(ASKS, RAINS)
-    assert "It rains" == ask(agent(served_by(provider), broken))
-    [op] = ops_of(recording, "weather")
-    assert ("failed", "ConnectionError: no thermometer in Athens", "network") == (op.status, op.error, op.attributes["error.type"])
-    assert ("Error: ConnectionError - no thermometer in Athens", "ok") == (decode(op.response.payload), recording.tree.session.status)
-
-
-def test_tools_that_say_that_they_failed(recording):
-    """A result that is an error, and a tool that is not there, are failed by what is said of them; other results are recorded whole."""
-
-    @tool
-    def limited() -> dict:
-        """Refuse."""
-        return {"status": "error", "content": [{"text": "rate limit exceeded"}]}
-
-    @tool
-    def table() -> dict:
-        """Give a table."""
-        return {"status": "success", "content": [{"text": "two"}, {"json": {"rain": 2}}]}
-
-    ask(agent(Scripted([("limited", {}), ("table", {}), ("nowhere", {})], "It rains"), limited, table))
-    [refused], [whole], [unknown] = ops_of(recording, "limited"), ops_of(recording, "table"), ops_of(recording, "nowhere")
-    assert ("failed", "tool_error: rate limit exceeded", "rate_limit") == (refused.status, refused.error, refused.attributes["error.type"])
-    assert ("ok", [{"text": "two"}, {"json": {"rain": 2}}]) == (whole.status, decode(whole.response.payload))
-    assert ("failed", "Exception: Unknown tool: nowhere") == (unknown.status, unknown.error)
-
-
-@pytest.mark.captured("strands-agents", "Agent", "tools", "at once", added="one line", checks="tools")
-def test_tools_at_once(recording, provider):
-    """Tools that run at once, in threads, are siblings, each with what is recorded in it."""
-    barrier = threading.Barrier(3, timeout=30)
-
-    @tool(name="weather")
-    def together(city: str) -> str:
-        """Tell the weather."""
-        barrier.wait()
-        with optree.tool(f"thermometer {city}"):
-            barrier.wait()
-        return f"rain in {city}"
-
-    cities = ["Athens", "Oslo", "Rome"]
-    provider.says(asks(*(("weather", {"city": city}) for city in cities)), RAINS)
-    ask(agent(served_by(provider), together))
-    found = {decode(op.request.payload)["city"]: op for op in ops_of(recording, "weather")}
-    assert {city: f"rain in {city}" for city in cities} == {city: decode(op.response.payload) for city, op in found.items()}
-    assert [found[city].path for city in cities] == [ops_of(recording, f"thermometer {city}")[0].parent_op for city in cities]
-    assert [None] * 3 == [op.parent_op for op in found.values()]
-
-
-def test_tools_one_by_one(recording):
-    """Tools that run one after another, in the agent's own task, are siblings, and the next call of the model is beside them."""
-    ask(agent(Scripted([CALL, CALL], "It rains"), weather, tool_executor=SequentialToolExecutor()))
-    assert ["parrot-1", "weather", "thermometer", "weather", "thermometer", "parrot-1"] == [op.name for op in ops_of(recording)]
-    first, second = ops_of(recording, "weather")
-    assert [None, None, first.path, None, second.path, None] == [op.parent_op for op in ops_of(recording)]
 
 
 @pytest.mark.captured("strands-agents", "Agent", "sub-agents", added="one line", checks=("agents", "calls"))
@@ -292,59 +214,6 @@ def test_structured_output_in_the_old_way(recording):
     assert "failed" == recording.sessions[1].tree.session.status
 
 
-def test_a_tool_that_is_called_directly(recording):
-    """A tool that the program calls itself through the agent is a tool op, in the program's session if there is no other."""
-    asking = agent(Scripted("It rains"), weather)
-    with optree.session("lead"):
-        asking.tool.weather(city="Athens")
-    [op] = ops_of(recording, "weather")
-    asking.tool.weather(city="Rome")
-    assert ({"city": "Athens"}, "rain in Athens") == (decode(op.request.payload), decode(op.response.payload))
-    other = recording.sessions[1].tree.session
-    assert (program_name(), ["weather", "thermometer"]) == (other.agent_id, [op.name for op in other.turns[0].ops])
-
-
-def test_what_callbacks_do_with_tools(recording):
-    """Arguments that a callback changes are those of the op, what it forbids is failed, and one it has called again is one op."""
-    again = iter([True, False, False])
-
-    def before(event):
-        if event.tool_use["input"]["city"] == "Oslo":
-            event.cancel_tool = "not there"
-        else:
-            event.tool_use["input"]["city"] = "Rome"
-
-    asking = agent(Scripted([CALL], [("weather", {"city": "Oslo"})], "It rains"), weather)
-    asking.add_hook(before, BeforeToolCallEvent)
-    asking.add_hook(lambda event: setattr(event, "retry", next(again)), AfterToolCallEvent)
-    ask(asking)
-    [first, second] = ops_of(recording, "weather")
-    assert ({"city": "Rome"}, "rain in Rome", "ok") == (decode(first.request.payload), decode(first.response.payload), first.status)
-    assert ["looking at Rome", "called again", "looking at Rome"] == [log.message for log in first.logs]
-    assert ("failed", "tool_error: not there") == (second.status, second.error)
-
-
-def test_an_agent_that_waits_for_an_answer(recording):
-    """A run that a tool interrupts to ask somebody is in order and says why it stopped; what it is told is the next run's question."""
-
-    @tool(context=True)
-    def pay(tool_context: ToolContext) -> str:
-        """Pay."""
-        return f"paid: {tool_context.interrupt('approval', reason='much')}"
-
-    asking = agent(Scripted([("pay", {})], "Done"), pay)
-    result = asking("Pay!")
-    assert "interrupt" == result.stop_reason
-    session, [op] = recording.tree.session, ops_of(recording, "pay")
-    assert ("ok", "interrupt", "ok", None) == (session.status, session.attributes["stop_reason"], op.status, op.response)
-    assert ["waits for an answer: approval"] == [log.message for log in op.logs]
-    asking([{"interruptResponse": {"interruptId": result.interrupts[0].id, "response": "yes"}}])
-    later = recording.sessions[1].tree.session
-    assert ({"user": "yes"}, ["pay", "parrot-1"], "paid: yes") == (
-        later.turns[0].prompts, [op.name for op in later.turns[0].ops], decode(later.turns[0].ops[0].response.payload),
-    )  # fmt: skip
-
-
 def test_a_limit_is_noted(recording):
     """A run that a limit ends says so."""
     asking = agent(Scripted([CALL]), weather)
@@ -430,69 +299,6 @@ def test_a_stream_that_is_left(recording, how):
     assert [("lead", "ok"), ("lead->forecaster", "cancelled")] == outcome_of(recording)[0]
     [speaker], [call] = ops_of(recording, "speaker"), calls_of(recording)
     assert (None, "cancelled") == (speaker.parent_op, call.status)
-
-
-@pytest.mark.parametrize("how", ["closed", "dropped"])
-def test_a_tool_whose_pieces_are_left(recording, how):
-    """A tool that yields pieces is cancelled with the run, if the program reads no further."""
-
-    @tool
-    async def pieces():
-        """Tell piece by piece."""
-        for piece in ("it ", "rains"):
-            yield piece
-
-    async def leaving():
-        stream = agent(Scripted([("pieces", {})]), pieces).stream_async("Weather?")
-        async for event in stream:
-            if "tool_stream_event" in event:
-                break
-        if how == "closed":
-            await stream.aclose()
-        del stream
-        assert optree.current_session() is None
-
-    asyncio.run(leaving())
-    assert ([("forecaster", "cancelled")], [("llm", "parrot-1", "ok"), ("tool", "pieces", "cancelled")]) == outcome_of(recording)
-
-
-@pytest.mark.parametrize("at_most", [1, 4])
-def test_tools_in_the_background(recording, at_most):
-    """A tool that goes on beside its agent is one op until it has its result, with what it records; those that wait for others too."""
-    config = {"always": ["weather"], "max_concurrency": at_most}
-    ask(agent(Scripted([CALL, ("weather", {"city": "Rome"})], "It rains", "All rain"), weather, background_tasks=config))
-    found = {decode(op.request.payload)["city"]: op for op in ops_of(recording, "weather")}
-    assert {"Athens": "rain in Athens", "Rome": "rain in Rome"} == {city: decode(op.response.payload) for city, op in found.items()}
-    assert sorted(op.path for op in found.values()) == sorted(op.parent_op for op in ops_of(recording, "thermometer"))
-    assert {(None, "ok")} == {(op.parent_op, op.status) for op in calls_of(recording)}
-
-
-@pytest.mark.parametrize("error", [ConnectionError("no line"), None])
-def test_a_tool_in_the_background_that_fails(recording, error):
-    """A tool in the background that raises, or that does not end before its run does, is no success."""
-
-    async def go():
-        begun, release = asyncio.Event(), asyncio.Event()
-
-        @tool
-        async def later() -> str:
-            """Wait."""
-            begun.set()
-            await release.wait()
-            raise error
-
-        async def last(_messages):
-            await begun.wait()
-            if error is not None:
-                release.set()
-            return "It rains"
-
-        config = {"always": ["later"], "wait_for_completion": error is not None}
-        await agent(Scripted([("later", {})], last, "It rained"), later, background_tasks=config).invoke_async("Weather?")
-
-    asyncio.run(go())
-    [op] = ops_of(recording, "later")
-    assert ("cancelled" if error is None else "failed", "ok") == (op.status, recording.tree.session.status)
 
 
 def test_a_stream_that_is_left_at_its_result(recording):

@@ -8,7 +8,7 @@ import sys
 
 LIBRARIES = (
     "httpx", "httpx2", "openai", "anthropic", "aiohttp", "botocore", "mcp", "agents", "pydantic_ai", "langchain_core", "langgraph",
-    "google.adk", "claude_agent_sdk", "crewai", "agno", "smolagents", "websockets",
+    "google.adk", "claude_agent_sdk", "crewai", "agno", "smolagents", "strands", "websockets",
 )  # fmt: skip
 
 
