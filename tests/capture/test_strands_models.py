@@ -16,6 +16,7 @@ from strands.models import BedrockModel
 from strands.multiagent import Swarm
 from strands.multiagent.graph import Graph
 from strands.tools.executors import _executor
+from strands.types.exceptions import EventLoopException
 
 import optree
 from optree._capture import instrument, uninstrument
@@ -149,6 +150,15 @@ def test_what_is_tried_again(recording, provider):
     assert "It rains" == ask(agent(served_by(provider), retry_strategy=retrying))
     later = recording.sessions[1].tree.session
     assert (["failed", "ok"], "ok", 8) == ([op.status for op in later.turns[0].ops], later.status, later.totals.input_tokens)
+
+
+def test_a_budget(recording, provider):
+    """What a budget refuses is not sent, and reaches the program as the cause of Strands' exception."""
+    provider.says(ASKS, RAINS)
+    with optree.budget(tokens=5), pytest.raises(EventLoopException) as caught:
+        ask(agent(served_by(provider), broken))
+    assert (optree.BudgetExceeded, 1) == (type(caught.value.__cause__), len(provider.requests))
+    assert ("failed", 1) == (recording.tree.session.status, recording.tree.session.totals.llm_requests)
 
 
 CASES = {"plain": [RAINS], "tools": [ASKS, RAINS], "refused": [REFUSED], "nonsense": [Reply(b"{")], "broken off": [Reply(b"{", short=9)]}
