@@ -86,12 +86,11 @@ def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:
         call = _calls.get((id(agent), where.tool_use["toolUseId"])) if is_on() else None
         return None if call is None else _InBackground(call)
 
-    kind, later = module.ToolExecutor, "_execute_background"
-    return [
-        (kind, later, await_within(getattr(kind, later), in_background)),
-        *((owner, name, staticmethod(hook)) for owner, name, hook in read_within(kind, ("_stream",), called, is_on)),
-        *read_within(module, ("_run_tool",), run, is_on),
-    ]
+    kind, later, runs = module.ToolExecutor, "_execute_background", "_run_tool"
+    found: list[Hook] = [(owner, name, staticmethod(hook)) for owner, name, hook in read_within(kind, ("_stream",), called, is_on)]
+    if hasattr(kind, later):  # else it is another release
+        found.append((kind, later, await_within(getattr(kind, later), in_background)))
+    return [*found, *(read_within(module, (runs,), run, is_on) if hasattr(module, runs) else [])]
 
 
 def models(module: ModuleType, is_on: IsOn) -> list[Hook]:
@@ -297,6 +296,7 @@ class _InBackground:
         self._call.answered(value)
         self._call.end("ok", None)
 
+    @guarded
     def raised(self, error: BaseException) -> None:
         """Take that there is none."""
         if (asked := getattr(error, "interrupt", None)) is not None:
@@ -327,9 +327,9 @@ _last_run: ContextVar[tuple[Op, Recorded | None] | None] = ContextVar("optree_st
 @guarded
 def _op_of(call: Any) -> Op | None:
     """Return the op of a tool that is about to run, with what it runs with: the program's callbacks may change that."""
-    where = context.here()
-    op = None if where is None else where.op
-    if op is None or op.bare.kind != "tool":
+    where, tool = context.here(), _calls.get((id(call.agent), call.tool_use["toolUseId"]))
+    op = None if tool is None else _NESTING.op(tool)
+    if op is None or op.bare.kind != "tool" or where is None or where.op is not op:  # it may be in a block of the program's
         return None
     sent = arguments_of(call.tool_use["input"])
     if "messages" not in sent and (op.bare.request is None or bytes(op.bare.request.payload) != encode(sent)):

@@ -16,6 +16,7 @@ from strands.hooks import (
     AfterToolCallEvent,
     BeforeToolCallEvent,
 )
+from strands.middleware import ExecuteToolStage
 from strands.tools.executors import SequentialToolExecutor
 from strands.tools.mcp import MCPClient
 
@@ -162,6 +163,24 @@ def test_what_callbacks_do_with_tools(recording):
     assert ({"city": "Rome"}, "rain in Rome", "ok") == (decode(first.request.payload), decode(first.response.payload), first.status)
     assert ["looking at Rome", "called again", "looking at Rome"] == [log.message for log in first.logs]
     assert ("failed", "tool_error: not there") == (second.status, second.error)
+
+
+def test_a_block_around_a_tool(recording):
+    """A block of the program's around a tool, in middleware, keeps what the program says of it, and the tool's op its own."""
+
+    async def around(call, run):
+        with optree.tool("cache") as op:
+            op.request(key="Athens")
+            async for event in run(call):
+                yield event
+
+    asking = agent(Scripted([CALL], "It rains"), weather)
+    asking.add_middleware(ExecuteToolStage, around)
+    ask(asking)
+    [tool], [block] = ops_of(recording, "weather"), ops_of(recording, "cache")
+    assert ({"city": "Athens"}, {"key": "Athens"}, tool.path) == (
+        decode(tool.request.payload), decode(block.request.payload), block.parent_op,
+    )  # fmt: skip
 
 
 def test_an_agent_that_waits_for_an_answer(recording):
