@@ -17,7 +17,7 @@ from optree._builder import Op
 from optree._capture.hooks import Hook, IsOn, await_within, read_within
 from optree._capture.nesting import FrameworkCall, Nesting, arguments_of, given_here, respond
 from optree._capture.observed import ended_by
-from optree._capture.strands_runs import RUNS, Run, is_failed, name_of, question_of
+from optree._capture.strands_runs import RUNS, StrandsRun, is_failed, name_of, question_of
 from optree._nodes import Status
 from optree._tracing import context
 from optree._tracing.context import CURRENT
@@ -38,11 +38,11 @@ def agents(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
     @guarded
     def recorded(events: _Events, agent: Any = None, prompt: Any = None, **_told: Any) -> _Events:
-        return Run(name_of(agent.name, "agent"), agent).around(events, prompt, agent.system_prompt)
+        return StrandsRun(name_of(agent.name, "agent"), agent).around(events, prompt, agent.system_prompt)
 
     @guarded
-    def watching(agent: Any, _model: Any = None, prompt: Any = None) -> _StructuredRun | None:
-        return _StructuredRun(agent, prompt) if is_on() else None
+    def watching(agent: Any, _model: Any = None, prompt: Any = None) -> _StrandsOutputRun | None:
+        return _StrandsOutputRun(agent, prompt) if is_on() else None
 
     kind, name = module.Agent, "structured_output_async"
     return [*read_within(kind, ("stream_async",), recorded, is_on), (kind, name, await_within(getattr(kind, name), watching))]
@@ -53,7 +53,7 @@ def graphs(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
     @guarded
     def recorded(events: _Events, _graph: Any = None, node: Any = None, *_args: Any) -> _Events:
-        return _watched(events, _Node(node.node_id))
+        return _watched(events, _GraphNode(node.node_id))
 
     return [*_several(module.Graph, "graph", is_on), *read_within(module.Graph, ("_execute_node",), recorded, is_on)]
 
@@ -66,7 +66,7 @@ def swarms(module: ModuleType, is_on: IsOn) -> list[Hook]:
 def _several(kind: Any, name: str, is_on: IsOn) -> list[Hook]:
     @guarded
     def recorded(events: _Events, source: Any = None, task: Any = None, *_args: Any, **_told: Any) -> _Events:
-        return Run(name_of(source.id, name), source).around(events, task)
+        return StrandsRun(name_of(source.id, name), source).around(events, task)
 
     return read_within(kind, ("stream_async",), recorded, is_on)
 
@@ -76,7 +76,7 @@ def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
     @guarded
     def called(events: _Events, agent: Any = None, use: Any = None, *_args: Any, **_told: Any) -> _Events:
-        return _watched(events, _Tool(agent, use))
+        return _watched(events, _StrandsTool(agent, use))
 
     def run(events: _Events, call: Any = None, *_args: Any) -> _Events:
         return _tool_runs(events, call, module.ToolResultEvent)
@@ -98,12 +98,14 @@ def models(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
     @guarded
     def recorded(events: _Events, model: Any = None, system: Any = None, messages: Any = None, specs: Any = None, **told: Any) -> _Events:
-        return _watched(events, _ModelCall(model, messages, {"system": system, "tools": specs, "tool_choice": told.get("tool_choice")}))
+        return _watched(
+            events, _StrandsModelCall(model, messages, {"system": system, "tools": specs, "tool_choice": told.get("tool_choice")})
+        )
 
     return read_within(module, ("stream_messages",), recorded, is_on)
 
 
-class _StructuredRun:
+class _StrandsOutputRun:
     """A run of `Agent.structured_output`, which asks the model once."""
 
     def __init__(self, agent: Any, prompt: Any) -> None:
@@ -126,7 +128,7 @@ class _StructuredRun:
         _NESTING.fail(self, error)
 
 
-class _Watch(Protocol):
+class _StrandsWatch(Protocol):
     """What is told of the events of one call."""
 
     def begin(self) -> None:
@@ -139,7 +141,7 @@ class _Watch(Protocol):
         """Take that there is no more."""
 
 
-async def _watched(events: _Events, watch: _Watch) -> _Events:
+async def _watched(events: _Events, watch: _StrandsWatch) -> _Events:
     try:
         watch.begin()
         async with aclosing(events):
@@ -152,7 +154,7 @@ async def _watched(events: _Events, watch: _Watch) -> _Events:
     watch.over(None)
 
 
-class _Step:
+class _StrandsStep:
     """An op of a run."""
 
     def __init__(self) -> None:
@@ -186,7 +188,7 @@ class _Step:
             self._run.open.discard(self)
 
 
-class _Node(_Step):
+class _GraphNode(_StrandsStep):
     """A node of a graph."""
 
     def __init__(self, name: Any) -> None:
@@ -206,7 +208,7 @@ class _Node(_Step):
             _NESTING.end(self, "failed", "what ran in it failed, or was cancelled")
 
 
-class _Tool(_Step):
+class _StrandsTool(_StrandsStep):
     """A call of a tool. What a swarm hands over by, or a model gives its output by, is none."""
 
     def __init__(self, agent: Any, use: Any) -> None:
@@ -275,14 +277,14 @@ class _Tool(_Step):
             context.leave(scope)
 
 
-_calls: Final[WeakValueDictionary[tuple[int, str], _Tool]] = WeakValueDictionary()
+_calls: Final[WeakValueDictionary[tuple[int, str], _StrandsTool]] = WeakValueDictionary()
 """Those that are open, by the id of their agent, and theirs."""
 
 
 class _InBackground:
     """What a tool does while its agent goes on: its op ends with it."""
 
-    def __init__(self, call: _Tool) -> None:
+    def __init__(self, call: _StrandsTool) -> None:
         self._call = call
 
     @guarded
@@ -363,7 +365,7 @@ def _changes(agent: Any) -> Any:
     return agent.state._get_version(), agent._deferred_cancel  # noqa: SLF001 - it tells of neither
 
 
-class _ModelCall:
+class _StrandsModelCall:
     """One call of a model."""
 
     def __init__(self, model: Any, messages: Any, parameters: Mapping[str, Any]) -> None:

@@ -35,19 +35,19 @@ class OpenStep(Protocol):
         """End it with its run."""
 
 
-class Run:
+class StrandsRun:
     """One run of an agent, a graph or a swarm."""
 
     def __init__(self, name: str, source: Any) -> None:
         self.name, self.source = name, source
         self.open: set[OpenStep] = set()
         """What is open in it: a tool that is cancelled may be heard of no more."""
-        self.outcome = _Outcome(self)
+        self.outcome = _StrandsOutcome(self)
 
     def around(self, events: _Events, asked: Any, system: Any = None) -> _Events:
         """Return the events, in a session and in a turn of that."""
-        turn = _RunTurn(question_of(asked), system if isinstance(system, str) and system else None, self)
-        return RecordedItems(RecordedItems(events, turn, _closed), _RunSession(self), _closed)
+        turn = _StrandsTurn(question_of(asked), system if isinstance(system, str) and system else None, self)
+        return RecordedItems(RecordedItems(events, turn, _closed), _StrandsSession(self), _closed)
 
     def ended(self, status: Status, error: str | None) -> tuple[Status, str | None]:
         """Return how a node of it ends, once all that is open in it has."""
@@ -61,16 +61,16 @@ def _closed() -> None:
     """Take that the program wants no more events."""
 
 
-RUNS: Final[WeakKeyDictionary[Any, Run]] = WeakKeyDictionary()
+RUNS: Final[WeakKeyDictionary[Any, StrandsRun]] = WeakKeyDictionary()
 """By their sessions' builders."""
 
 
-class _Outcome(Result):
+class _StrandsOutcome(Result):
     """What a run comes to, by its last event."""
 
     __slots__ = ("_is_cancelled", "_result", "_run", "session")
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: StrandsRun) -> None:
         self._run = run
         self._result: Any = None
         self._is_cancelled = False
@@ -115,10 +115,10 @@ class _Outcome(Result):
             session.builder.set_final_report(report, with_end=True)
 
 
-class _RunSession(SessionScope):
+class _StrandsSession(SessionScope):
     """The session of a run."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: StrandsRun) -> None:
         super().__init__(run.name, {})
         self._run = run
 
@@ -137,10 +137,10 @@ class _RunSession(SessionScope):
         return self._run.outcome
 
 
-class _RunTurn(TurnScope):
+class _StrandsTurn(TurnScope):
     """The only turn in it."""
 
-    def __init__(self, user: str | None, system: str | None, run: Run) -> None:
+    def __init__(self, user: str | None, system: str | None, run: StrandsRun) -> None:
         super().__init__(user, system, {})
         self._run = run
 
@@ -149,10 +149,10 @@ class _RunTurn(TurnScope):
         super().finish(handle, *self._run.ended(status, error))
 
     def result(self, handle: Turn) -> Result:  # noqa: ARG002 - the session takes them
-        return _NothingKept()
+        return _StrandsEvents()
 
 
-class _NothingKept(Result):
+class _StrandsEvents(Result):
     """Events that something else takes."""
 
     def take(self, item: Any) -> bool:  # noqa: ARG002 - none is kept
