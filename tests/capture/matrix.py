@@ -38,7 +38,7 @@ CHECKS = {
     "agents": "each agent is a session, within the one that called it",
 }
 ADDED = {"one line": "one", "--auto": "none (`--auto`)"}
-FOR_ITSELF = {"google-adk", "crewai", "litellm", "agno", "smolagents", "dspy", "strands-agents"}
+FOR_ITSELF = ("google-adk", "crewai", "litellm", "agno", "dspy", "llama-index-core", "smolagents", "strands-agents")
 """Packages that are tried in environments of their own."""
 HEAD = """# What capture was tried on
 
@@ -105,7 +105,7 @@ def _several(value: object) -> tuple[str, ...]:
 def versions() -> dict[str, str]:
     """Return the version of each package that tests run on: what is installed for them is pinned."""
     pinned = re.findall(r"^([\w-]+)==(\S+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
-    own = re.findall(r"(google-adk|crewai|litellm|agno|smolagents|dspy|strands-agents)(?:\[[\w,]+\])?==([\w.*]+)", (ROOT / "Makefile").read_text())
+    own = re.findall(rf"({'|'.join(FOR_ITSELF)})(?:\[[\w,]+\])?==([\w.*]+)", (ROOT / "Makefile").read_text())
     return dict(pinned) | dict(own)
 
 
