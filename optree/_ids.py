@@ -20,7 +20,7 @@ _NODE_ID = re.compile(r"[!-.0-\[\]-~]{1,256}")
 """What is printable in ASCII, but for spaces and both slashes."""
 _GENERATED = re.compile(r"[0-9a-z]{8}-[0-9a-z]{8}")
 """What `new_txn` generates, from 1972 to 2059."""
-_SOON = 60_000
+SOON = 60_000
 """How many ms two clocks may be apart that are taken for one moment; a clock that was set back further begins anew."""
 WRITER_SPAN = 1_000_000
 """Turn and op numbers that the k-th process to join gives in sessions it does not own begin at k times this."""
@@ -31,7 +31,7 @@ def new_txn() -> str:
     """Return a new transaction id, ``<ms in base 36>-<8 base-36 characters>`` (seed 004 uses 6); those of a process are in order."""
     global _latest  # noqa: PLW0603 - what two threads generate at once has no order
     now = time_ns() // 1_000_000
-    _latest = _latest + 1 if 0 <= _latest - now < _SOON else now
+    _latest = _latest + 1 if 0 <= _latest - now < SOON else now
     return f"{_base36(_latest)}-{_base36(int.from_bytes(os.urandom(8), 'big'))[-8:]:0>8}"
 
 

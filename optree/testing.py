@@ -31,10 +31,10 @@ from optree._interrupts import new_rlock
 from optree._nodes import OperationNode, TurnNode
 from optree._records import Record
 from optree._store.directory import exists
+from optree._store.runs import current_run, load_run
 from optree._store.system import REAL
 from optree._tracing import Session
 from optree._tracing.context import CURRENT, Holder
-from optree._tracing.controls import load
 from optree._tracing.runtime import RUNTIME
 from optree._tree import Tree
 from optree._tree.redacted import redacted
@@ -219,8 +219,8 @@ def replay(
     ```
 
     Args:
-        what: As for `optree.load`: a txn, or a file, such as the snapshot of a session, or what `optree export TXN --to json` writes, which
-            has no credentials; or a tree.
+        what: As for `optree.load`: a txn, which means all root sessions that the program recorded in that run; or a file, such as the
+            snapshot of a session, or what `optree export TXN --to json` writes, which has no credentials; or a tree.
         at: The path of an op or turn: what was called before it began gets its answer, all other requests are sent, and other tools run.
         tools: ``live``: tools run.
 
@@ -234,11 +234,10 @@ def replay(
     if file is not None and not exists(file):
         if not is_updated:
             raise NotFoundError(f"{file} is not there: {_UPDATE} runs the test with models and tools, and writes it")
-        tree = None
+        found = None
     else:
-        tree = what if isinstance(what, Tree) else load(what).tree
-    txn = "" if tree is None else tree.session.origin_txn_id
-    found = None if tree is None else Replay(txn, tree, at, tools=tools, to_difference=is_updated)
+        trees = {what.session.origin_txn_id: what} if isinstance(what, Tree) else _trees(what)
+        found = Replay(trees, at, tools=tools, to_difference=is_updated)
     hint = "" if file is None else f"; if it is to change: {_UPDATE} records {file} anew"
     was_on = FINDER in sys.meta_path
     ACTIVE.set(found)
@@ -260,7 +259,7 @@ def replay(
     if found is not None:
         for session in sessions:
             found.watch(session.builder)
-        said = [*found.differences, *(f"{path} of {txn} was not asked for" for path in found.left)]
+        said = [*found.differences, *(f"{call} was not asked for" for call in found.left)]
     if is_updated and file is not None and (found is None or said):
         _write(file, sessions, asked)
     elif said:
@@ -317,6 +316,12 @@ def _write(file: Path, sessions: Collection[Session], asked: Collection[str]) ->
     finally:
         with suppress(FileNotFoundError):
             REAL.unlink(made)
+
+
+def _trees(what: str | Path) -> dict[str, Tree]:
+    """Return the sessions of the run that recorded a session, that one first; that alone if it is this run, which is not over."""
+    loaded = load_run(what, RUNTIME.directory(), but=current_run())
+    return {txn: one.tree for txn, one in loaded.items()}
 
 
 def _alone(_parent: str, _ancestry: str) -> None:

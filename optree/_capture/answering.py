@@ -51,7 +51,7 @@ def reply_of(call: RecordedCall, path: str, query: str, sent: Any = None) -> Sto
     """Return a recorded answer as it goes over the wire, to a request as it is *sent*; None for one that cannot be given."""
     node = call.node
     if sent is not None and is_object(call.request):  # a request that the program records need not say how its answer is to come
-        call = RecordedCall(node, call.request | sent)
+        call = RecordedCall(call.txn, node, call.request | sent)
     if node.status == "failed" and node.response is None:
         return _failed_as_recorded(call, path, query)
     if node.response is None or node.response.truncated:

@@ -1,11 +1,11 @@
-"""The calls of a recorded session that can be answered again: what they ask, where they stand in the tree, and what they ended with."""
+"""The calls of recorded sessions that can be answered again: what they ask, where they stand in the tree, and what they ended with."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
@@ -13,6 +13,7 @@ from msgspec import UNSET
 
 from optree._builder import Op
 from optree._console import resolved
+from optree._ids import node_id
 from optree._interrupts import pass_on
 from optree._nodes import OperationNode, Payload, Pool, TurnNode
 from optree._tracing.failures import ERROR_BODY
@@ -38,12 +39,20 @@ _Place = tuple[str, ...]
 class RecordedCall:
     """A call of a model or a tool that was recorded."""
 
-    def __init__(self, node: OperationNode, request: Any, place: _Place = (), inside: Sequence[str] = ()) -> None:
-        self.node, self.request, self.key = node, request, _key(request)
+    def __init__(self, txn: str, node: OperationNode, request: Any, place: _Place = (), inside: Sequence[str] = ()) -> None:
+        self.txn, self.node, self.request, self.key = txn, node, request, _key(request)
         self.place = place
         """The agents, turns and ops that it was made in, from the root on."""
         self.inside = inside
-        """Paths of the calls that were made within it."""
+        """Names of the calls that were made within it."""
+
+    @property
+    def name(self) -> str:
+        """What names it among the calls of all sessions: `<txn>:<path>`."""
+        return node_id(self.txn, self.node.path)
+
+    def __str__(self) -> str:
+        return f"{self.node.path} of {self.txn}"
 
     @cached_property
     def redacted_key(self) -> str:
@@ -51,34 +60,40 @@ class RecordedCall:
         return _key(redact(_said(self.request)))
 
 
-class RecordedSession:
+class RecordedCalls:
     """The recorded calls that a replay answers."""
 
-    def __init__(self, tree: Tree, at: str | None, *, tools: bool) -> None:
-        ops = sorted((op for _, _, op in walk_ops(tree.session)), key=lambda op: op.started_at)
-        places, inside = _places(tree), _inside(tree)
+    def __init__(self, trees: Mapping[str, Tree], at: tuple[str, str] | None, *, tools: bool) -> None:
+        """Take the calls in trees, which are named by their txns, that were begun before *at*: a txn, and the path of an op or turn."""
+        ops = [(txn, op) for txn, tree in trees.items() for _, _, op in walk_ops(tree.session)]
+        ops.sort(key=lambda one: one[1].started_at)
+        places = {txn: _places(tree) for txn, tree in trees.items()}
+        inside = {name: paths for txn, tree in trees.items() for name, paths in _inside(txn, tree).items()}
         self.around: frozenset[str] = frozenset()
-        """Paths of the ops around the fork point."""
+        """Names of the ops around the fork point."""
         if at is not None:
-            end = Path.parse(at).parts
-            first = next((place for place, op in enumerate(ops) if Path.parse(op.path).parts[: len(end)] == end), None)
+            forked, end = at[0], Path.parse(at[1]).parts
+            first = next((n for n, (txn, op) in enumerate(ops) if txn == forked and Path.parse(op.path).parts[: len(end)] == end), None)
             if first is None:
-                txn = tree.session.origin_txn_id
-                raise OptreeError(f"session {txn} has no op {at}: optree tree {txn} shows the paths")
-            self.around = frozenset(path for path, within in inside.items() if ops[first].path in within)
+                raise OptreeError(f"session {forked} has no op {at[1]}: optree tree {forked} shows the paths")
+            point = node_id(forked, ops[first][1].path)
+            self.around = frozenset(name for name, within in inside.items() if point in within)
             ops = ops[:first]
-        asked = [op for op in ops if op.request is not None and (op.kind == "llm" or (op.kind == "tool" and tools))]
-        calls = [RecordedCall(op, request_of(op, tree.pool), places[op.path], inside.get(op.path, ())) for op in asked]
+        asked = [(txn, op) for txn, op in ops if op.request is not None and (op.kind == "llm" or (op.kind == "tool" and tools))]
+        calls = [
+            RecordedCall(txn, op, request_of(op, trees[txn].pool), places[txn][op.path], inside.get(node_id(txn, op.path), ()))
+            for txn, op in asked
+        ]
         whole = {(call.key, call.place) for call in calls if call.node.status != "interrupted"}
         # One that a kill broke off, and that was made again when the session was gone on with, is no other call.
         calls = [call for call in calls if call.node.status != "interrupted" or (call.key, call.place) not in whole]
         self.models = [call for call in calls if call.node.kind == "llm"]
         self.tools = [call for call in calls if call.node.kind == "tool"]
-        self.without_arguments = frozenset(op.name for op in ops if op.kind == "tool" and op.request is None)
+        self.without_arguments = frozenset(op.name for _, op in ops if op.kind == "tool" and op.request is None)
         """Names of tools of which calls were recorded without what they were called with."""
         self.event_errors: dict[str, list[dict[str, Any]]] = {}
         """The errors of events that ask for no response, in their order, by what tells the event."""
-        for details in (decode(line.details) for op in ops for line in op.logs if line.details is not UNSET):
+        for details in (decode(line.details) for _, op in ops for line in op.logs if line.details is not UNSET):
             if is_object(details) and isinstance(key := details.get(EVENT_KEY), str) and is_object(error := details.get(ERROR_BODY)):
                 self.event_errors.setdefault(key, []).append(error)
 
@@ -99,13 +114,14 @@ def request_of(node: OperationNode, pool: Pool) -> Any:
     return {"model": node.attributes.get("model")} | asked if is_object(asked) else asked
 
 
-def why_unusable(node: OperationNode) -> str:
+def why_unusable(call: RecordedCall) -> str:
     """Say why a recorded answer cannot be given again."""
-    if node.response is not None and node.response.truncated and not node.response.partial:
-        return f"the answer at {node.path} was too long to be recorded whole"
-    if node.response is not None and node.status == "ok":
-        return f"the answer at {node.path} is a text, and the form of an answer there is not known"
-    return f"the call at {node.path} was broken off when it was recorded"
+    response = call.node.response
+    if response is not None and response.truncated and not response.partial:
+        return f"the answer at {call} was too long to be recorded whole"
+    if response is not None and call.node.status == "ok":
+        return f"the answer at {call} is a text, and the form of an answer there is not known"
+    return f"the call at {call} was broken off when it was recorded"
 
 
 class Lost(NamedTuple):
@@ -115,25 +131,26 @@ class Lost(NamedTuple):
     runs: bool = False
 
 
-def result_of(node: OperationNode, *, is_stream: bool) -> Recorded | Lost:
+def result_of(call: RecordedCall, *, is_stream: bool) -> Recorded | Lost:
     """Return what a recorded call of a tool ended with."""
+    node = call.node
     response, known = node.response, node.attributes
     error = (node.error or "RuntimeError") if node.status == "failed" else None
     if (name := known.get(RESULT_TYPE)) is not None:
-        return Lost(f"the result at {node.path} cannot be made again of what was recorded: it is, or has, a {name}", runs=True)
+        return Lost(f"the result at {call} cannot be made again of what was recorded: it is, or has, a {name}", runs=True)
     is_whole = response is None or not response.partial or (is_stream and error is not None)
     if node.status not in ("ok", "failed") or not is_whole:
-        return Lost(f"the call at {node.path} was broken off when it was recorded")
+        return Lost(f"the call at {call} was broken off when it was recorded")
     if response is None:
-        was_not = Lost(f"the result at {node.path} was not recorded", runs=True)
+        was_not = Lost(f"the result at {call} was not recorded", runs=True)
         return was_not if error is None else Recorded(None, error, has_value=False, attributes=known)
     if (why := _lost_in(response, is_stream=is_stream)) is not None:
-        return Lost(f"the result at {node.path} {why}")
+        return Lost(f"the result at {call} {why}")
     try:
         return Recorded(restored(decode(response.payload)), error, attributes=known)
     except (ValueError, RecursionError) as flaw:
         pass_on(flaw)
-    return Lost(f"the result at {node.path} is no JSON, and cannot be made again of what was recorded", runs=True)
+    return Lost(f"the result at {call} is no JSON, and cannot be made again of what was recorded", runs=True)
 
 
 def _lost_in(response: Payload, *, is_stream: bool) -> str | None:
@@ -154,8 +171,8 @@ def found_in(calls: list[RecordedCall], request: Any, place: _Place | None = Non
     return next((one for one in same if one.place == place), same[0] if same else None)
 
 
-def _inside(tree: Tree) -> dict[str, list[str]]:
-    """Return the paths of the calls that were made within each op."""
+def _inside(txn: str, tree: Tree) -> dict[str, list[str]]:
+    """Return the names of the calls that were made within each op."""
     ops = {op.path: op for _, _, op in walk_ops(tree.session)}
     agents = {op.path: session.path for session, _, op in walk_ops(tree.session)}
     found: dict[str, list[str]] = {}
@@ -164,7 +181,7 @@ def _inside(tree: Tree) -> dict[str, list[str]]:
             continue
         above = op.parent_op or agents[path]
         while above in ops:
-            found.setdefault(above, []).append(path)
+            found.setdefault(node_id(txn, above), []).append(node_id(txn, path))
             above = ops[above].parent_op or agents[above]
     return found
 

@@ -1,6 +1,6 @@
 """Recorded answers of models and tools, given to a program in place of new ones: `optree replay`, `optree fork`, `optree.testing.replay`.
 
-A request gets the answer that the same request got when the session was recorded, whichever order they come in; nothing is sent. A call of
+A request gets the answer that the same request got when it was recorded, whichever order they come in; nothing is sent. A call of
 a tool gets what the same call got, at the same place of the tree if there are several. What was not recorded is refused with an error that
 says where it differs, or, behind the place where a run is forked, is sent or run.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from http import HTTPStatus
 from itertools import takewhile
@@ -22,7 +22,7 @@ from optree._capture.answering import JSON, NOT_AGAIN, REALTIME, StoredReply, re
 from optree._capture.recorded import (
     Lost,
     RecordedCall,
-    RecordedSession,
+    RecordedCalls,
     first_difference,
     found_in,
     key_of_event,
@@ -33,7 +33,7 @@ from optree._capture.recorded import (
 )
 from optree._interrupts import new_rlock
 from optree._nodes import REPLAY_OF, OperationNode, Pool
-from optree._store.recovery import load
+from optree._store.runs import load_run
 from optree._tracing.faults import fault
 from optree._tracing.recorded import CURRENT_REPLAY, Recorded
 from optree._tracing.runtime import RUNTIME
@@ -44,7 +44,8 @@ from optree.errors import OptreeError
 from optree.redaction import redact
 
 REPLAY, FORK_AT, TOOLS = "OPTREE_REPLAY", "OPTREE_FORK_AT", "OPTREE_REPLAY_TOOLS"
-"""Variables of the environment: the session whose answers a program gets, the path from which on it gets new ones, `live` or `recorded`."""
+"""Variables of the environment: a session of the run whose answers a program gets, or its file; the path in it from which on it gets new
+ones; `live` or `recorded`."""
 Tools = Literal["recorded", "live"]
 """Whether calls of tools get what was recorded, or run."""
 COST, DIFFERENCE, RAN_FOR, WHY = "replay.cost_usd", "replay.difference", "replay.ran_for", "replay.ran_because"
@@ -75,15 +76,17 @@ class _Answering(Protocol):
 
 
 class Replay:
-    """The answers of a recorded session, each given once."""
+    """The answers of recorded sessions, each given once."""
 
-    def __init__(self, txn: str, tree: Tree, at: str | None = None, *, tools: Tools = "recorded", to_difference: bool = False) -> None:
-        """Take the calls of a session that were begun before the op or turn with the path *at*; by default all. Raises `OptreeError`.
+    def __init__(self, trees: Mapping[str, Tree], at: str | None = None, *, tools: Tools = "recorded", to_difference: bool = False) -> None:
+        """Take the calls of sessions, by txn, that were begun before the op or turn *at* of the first; by default all.
 
-        *to_difference*: from the first call on that differs, all are made.
+        Raises `OptreeError`. *to_difference*: from the first call on that differs, all are made.
         """
-        self._txn, self._is_fork, self._to_difference = txn, at is not None, to_difference
-        found = RecordedSession(tree, at, tools=tools == "recorded")
+        txn = next(iter(trees))
+        self._source = f"session {txn} has" if len(trees) == 1 else f"the {len(trees)} sessions of the run of {txn} have"
+        self._is_fork, self._to_difference = at is not None, to_difference
+        found = RecordedCalls(trees, None if at is None else (txn, at), tools=tools == "recorded")
         self._left, self._tools, self._around = found.models, found.tools, found.around
         self._without_arguments, self._event_errors = found.without_arguments, found.event_errors
         self._gives_tools = tools == "recorded"
@@ -95,43 +98,43 @@ class Replay:
         self._lock = new_rlock()
 
     @property
-    def left(self) -> list[str]:
-        """The paths of the calls of models and tools that the program has not made again, in the order they were begun."""
+    def left(self) -> list[RecordedCall]:
+        """The calls of models and tools that the program has not made again, in the order they were begun."""
         return self.not_made(root.tree for root in list(self._roots.values()))
 
     @property
     def models(self) -> list[str]:
-        """The paths of the calls of models that are left."""
-        return [call.node.path for call in self._left]
+        """The names of the calls of models that are left."""
+        return [call.name for call in self._left]
 
     @property
     def tools(self) -> list[str]:
-        """The paths of the calls of tools that are left and can get what was recorded: no other call was made within them."""
-        return [call.node.path for call in self._tools if not call.inside]
+        """The names of the calls of tools that are left and can get what was recorded: no other call was made within them."""
+        return [call.name for call in self._tools if not call.inside]
 
-    def forks_at(self, path: str) -> bool:
+    def forks_at(self, point: RecordedCall) -> bool:
         """Tell whether a fork there gets all that was recorded ahead of it: answers over a websocket are given in no fork."""
         calls = sorted([*self._left, *self._tools], key=lambda call: call.node.started_at)
-        ahead = takewhile(lambda call: call.node.path != path, calls)
+        ahead = takewhile(lambda call: call is not point, calls)
         return all(call.node.attributes.get(PROTOCOL) != OVER_WEBSOCKET for call in ahead)
 
-    def not_made(self, trees: Iterable[Tree]) -> list[str]:
-        """Return the paths of what is left but for the calls in some trees: those that got answers, and those that were made again."""
-        left = {call.node.path: call for call in sorted([*self._left, *self._tools], key=lambda call: call.node.started_at)}
+    def not_made(self, trees: Iterable[Tree]) -> list[RecordedCall]:
+        """Return what is left but for the calls in some trees: those that got answers, and those that were made again."""
+        left = {call.name: call for call in sorted([*self._left, *self._tools], key=lambda call: call.node.started_at)}
         made = list[tuple[OperationNode, Pool]]()
         for op, pool in [(op, tree.pool) for tree in trees for _, _, op in walk_ops(tree.session)]:
             known = op.attributes
-            path = str(known.get(REPLAY_OF) or known.get(RAN_FOR) or "").rpartition(":")[2]
-            if not path and op.request is not None and (op.kind == "llm" or (op.kind == "tool" and DIFFERENCE not in known)):
+            name = str(known.get(REPLAY_OF) or known.get(RAN_FOR) or "")
+            if not name and op.request is not None and (op.kind == "llm" or (op.kind == "tool" and DIFFERENCE not in known)):
                 made.append((op, pool))
-            if (call := left.pop(path, None)) is not None and REPLAY_OF in known:
+            if (call := left.pop(name, None)) is not None and REPLAY_OF in known:
                 for inside in call.inside:
                     left.pop(inside, None)
         for op, pool in made:
             same = found_in([call for call in left.values() if call.node.kind == op.kind], request_of(op, pool))
             if same is not None:
-                del left[same.node.path]
-        return list(left)
+                del left[same.name]
+        return list(left.values())
 
     def watch(self, root: SessionTreeBuilder) -> None:
         """Take a session in which the program makes calls."""
@@ -169,7 +172,7 @@ class Replay:
             op.builder.set_op(op, **{DIFFERENCE: why})
             op.log(said, "ERR")
             return _failed(_REFUSED, said)
-        op.replayed = f"{self._txn}:{call.node.path}"
+        op.replayed = call.name
         costs = [entry.cost_usd for entry in call.node.accounting if entry.cost_usd is not None]
         op.builder.set_op(op, **{REPLAY_OF: op.replayed}, **({COST: sum(costs)} if costs else {}))
         return reply
@@ -177,7 +180,7 @@ class Replay:
     def _why_refused(self, op: Op, call: RecordedCall | None, request: Any, library: str) -> str:
         if library:
             return f"{NOT_THROUGH}{library} in a fork: the request was not sent"
-        return why_unusable(call.node) if call is not None else self._difference(op, request, self._left, "a model")
+        return why_unusable(call) if call is not None else self._difference(op, request, self._left, "a model")
 
     def socket_session(self, *, realtime: bool) -> dict[str, Any] | None:
         """See `_Active.socket_session`: it is that of the first call that was recorded and is left."""
@@ -229,20 +232,19 @@ class Replay:
 
     def _result(self, op: Op, call: RecordedCall, *, is_stream: bool, is_remote: bool, runs: str) -> Recorded | Lost | None:
         """Return what a call gets of the recorded one; None if it runs."""
-        name = f"{self._txn}:{call.node.path}"
         if runs:
-            self._run_again(op, runs, **{RAN_FOR: name})
+            self._run_again(op, runs, **{RAN_FOR: call.name})
             return None
-        if call.node.path in self._around or (call.inside and not is_remote):
-            op.builder.set_op(op, **{RAN_FOR: name})
+        if call.name in self._around or (call.inside and not is_remote):
+            op.builder.set_op(op, **{RAN_FOR: call.name})
             return None
-        found = result_of(call.node, is_stream=is_stream)
+        found = result_of(call, is_stream=is_stream)
         if not isinstance(found, Lost):
-            for path in call.inside:
-                self._drop(path)
-            op.builder.set_op(op, **{REPLAY_OF: name})
+            for inside in call.inside:
+                self._drop(inside)
+            op.builder.set_op(op, **{REPLAY_OF: call.name})
         elif found.runs:
-            self._run_again(op, found.why, **{RAN_FOR: name})
+            self._run_again(op, found.why, **{RAN_FOR: call.name})
             return None
         return found
 
@@ -262,10 +264,10 @@ class Replay:
         self.watch(root)
         return id(root), op.path
 
-    def _drop(self, path: str) -> None:
+    def _drop(self, name: str) -> None:
         """Take a call from what is left."""
         for calls in (self._left, self._tools):
-            calls[:] = [one for one in calls if one.node.path != path]
+            calls[:] = [one for one in calls if one.name != name]
 
     def _refuse(self, op: Op, why: str) -> None:
         """Refuse a call of a tool; not where the run goes on with new ones."""
@@ -277,15 +279,15 @@ class Replay:
 
     def _warn(self, op: Op, done: str) -> None:
         if left := self._left or self._tools:
-            op.log(f"{done}, though {left[0].node.path} of {self._txn}, ahead of the fork, was not asked for yet", "WRN")
+            op.log(f"{done}, though {left[0]}, ahead of the fork, was not asked for yet", "WRN")
 
     def _difference(self, op: Op, request: Any, left: list[RecordedCall], what: str) -> str:
         """Say what differs from the first call that is left, at the same place if one is."""
         if not left:
-            return f"session {self._txn} has no more calls of {what}"
+            return f"{self._source} no more calls of {what}"
         place = place_of(op)
         first = next((call for call in left if call.place == place), left[0])
-        return f"not as recorded at {first.node.path} of {self._txn}: {first_difference(redact(first.request), redact(request))}"
+        return f"not as recorded at {first}: {first_difference(redact(first.request), redact(request))}"
 
 
 def of_environment() -> Replay | None:
@@ -293,9 +295,9 @@ def of_environment() -> Replay | None:
     source = os.environ.get(REPLAY)
     if not source:
         return None
-    loaded = load(source, RUNTIME.directory())
+    trees = {txn: loaded.tree for txn, loaded in load_run(source, RUNTIME.directory()).items()}
     tools: Tools = "live" if os.environ.get(TOOLS) == "live" else "recorded"
-    return Replay(loaded.txn, loaded.tree, os.environ.get(FORK_AT) or None, tools=tools)
+    return Replay(trees, os.environ.get(FORK_AT) or None, tools=tools)
 
 
 class _Refusing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from optree._capture.recorded import RecordedCall
 from optree._capture.replay import DIFFERENCE, FORK_AT, NOT_THROUGH, RAN_FOR, REPLAY, TOOLS, WHY, Replay, is_replay
 from optree._capture.replay import Tools as ToolsKind
 from optree._cli.options import BillingFile, Otel, SessionsDir, TraceLlm, TraceTools, Txn, Verbose, directory
@@ -16,9 +18,11 @@ from optree._cli.program import command_line
 from optree._cli.run import Tracing, run_traced
 from optree._cli.screen import complain
 from optree._nodes import REPLAY_OF, OperationNode
-from optree._store.directory import Directory, exists, readable
-from optree._store.recovery import Loaded, load
+from optree._store.directory import Directory, readable
+from optree._store.recovery import Loaded, load, names_file
+from optree._store.runs import load_run
 from optree._tracing.config import DISABLED, is_disabled
+from optree._tree import Tree
 from optree._tree.walk import walk_ops
 from optree.errors import NotFoundError, SetupError
 
@@ -79,44 +83,85 @@ def _run(txn: str, at: str | None, tools: ToolsKind, command: list[str] | None, 
         raise SetupError("it needs a program: write it behind two dashes, as in: optree replay last -- python agent.py")
     if is_disabled():
         raise SetupError(f"{DISABLED} switches optree off: without it no answer can be given")
-    loaded = _found(txn, where)
-    recorded = Replay(loaded.txn, loaded.tree, at, tools=tools)
-    source = str(Path(txn).absolute()) if exists(Path(txn)) else loaded.txn
+    before = _found(txn, where)
+    named = next(iter(before))
+    recorded = Replay(before, at, tools=tools)
+    source = str(Path(txn).absolute()) if names_file(txn) else named
     environment = {REPLAY: source, TOOLS: tools} | ({} if at is None else {FORK_AT: at})
     ran = run_traced(command, where, replace(tracing, replay=environment))
-    trees = [load(name, where).tree for name in ran.txns]
-    ops = sorted((op for tree in trees for _, _, op in walk_ops(tree.session) if op.kind in ("llm", "tool")), key=lambda op: op.started_at)
-    different = [op for op in ops if DIFFERENCE in op.attributes]
-    missing = recorded.not_made(trees)
-    live = _live(ops)
-    phrases = _counted(recorded, ops, loaded.txn, is_fork=at is not None, is_given=tools == "recorded")
+    trees = {name: load(name, where).tree for name in ran.txns}
+    ops = _Ops(trees)
+    different = [op for op in ops.all if DIFFERENCE in op.attributes]
+    missing = recorded.not_made(trees.values())
+    live = _live(ops.all)
+    source_said = named if len(before) == 1 else f"{named} and {len(before) - 1} more of its run"
+    phrases = _counted(recorded, ops, source_said, is_fork=at is not None, is_given=tools == "recorded")
     if missing:
-        phrases.append(f"not asked for: {', '.join(missing[:_SHOWN])}{', …' if len(missing) > _SHOWN else ''}")
+        phrases.append(f"not asked for: {_listed(missing, several=len(before) > 1)}")
     if different:
-        phrases.append(f"{len(different)} differ, the first at {different[0].path}: {different[0].attributes[DIFFERENCE]}")
+        phrases.append(f"{len(different)} differ, the first at {ops.place(different[0])}: {different[0].attributes[DIFFERENCE]}")
     complain("; ".join(phrases))
     again = command_line(command)
-    if ran.txns and (different or missing):
-        complain(f"what changed: optree diff {loaded.txn} {ran.txns[0]}")
+    if changed := _changed(before, trees, {call.txn for call in missing} | {ops.txns[id(op)] for op in different}):
+        complain(f"what changed: optree diff {' '.join(changed)}")
     if any(op.kind == "tool" for op in different):
-        how = f"replay {loaded.txn}" if at is None else f"fork {loaded.txn} --at {at}"
+        how = f"replay {named}" if at is None else f"fork {named} --at {at}"
         complain(f"with tools that run: optree {how} --tools live -- {again}")
     if missing and at is None and not live and not any(map(_is_ungiven, different)) and recorded.forks_at(missing[0]):  # else it is in vain
-        complain(f"with new answers from there on, if it is to change: optree fork {loaded.txn} --at {missing[0]} -- {again}")
+        first = missing[0]
+        complain(f"with new answers from there on, if it is to change: optree fork {first.txn} --at {first.node.path} -- {again}")
     raise typer.Exit(ran.code or (_DIFFERENT if different or missing else 0))
 
 
-def _found(txn: str, where: Directory) -> Loaded:
-    """Load a session; `last` is the one that began last and is no replay."""
+def _found(txn: str, where: Directory) -> dict[str, Tree]:
+    """Load the sessions of a run, the named one first; `last` is the one that began last and is of no replay."""
     if txn != "last":
-        return load(txn, where)
+        return _trees(load_run(txn, where))
     with readable(where.sessions):
         for saved in where.saved():
             with suppress(NotFoundError):  # it is gone meanwhile
-                if not is_replay((loaded := load(saved.txn, where)).tree):
-                    return loaded
+                if is_replay(load(saved.txn, where).tree):
+                    continue
+                found = _trees(load_run(saved.txn, where))
+                if not any(map(is_replay, found.values())):
+                    return found
     load(txn, where)  # which says that there is none
     raise NotFoundError(f"all sessions in {where.sessions} are replays: name the one that is to be replayed (optree ls lists them)")
+
+
+def _trees(run: Mapping[str, Loaded]) -> dict[str, Tree]:
+    return {txn: loaded.tree for txn, loaded in run.items()}
+
+
+class _Ops:
+    """The calls of models and tools in the sessions that a program recorded."""
+
+    def __init__(self, trees: Mapping[str, Tree]) -> None:
+        found = [(txn, op) for txn, tree in trees.items() for _, _, op in walk_ops(tree.session) if op.kind in ("llm", "tool")]
+        found.sort(key=lambda one: one[1].started_at)
+        self.all = [op for _, op in found]
+        """In the order in which they began."""
+        self.txns = {id(op): txn for txn, op in found}
+        self._are_many = len(trees) > 1
+
+    def place(self, op: OperationNode) -> str:
+        """Return where an op is: its path, and of several sessions the txn."""
+        return f"{op.path} of {self.txns[id(op)]}" if self._are_many else op.path
+
+
+def _listed(missing: list[RecordedCall], *, several: bool) -> str:
+    """Return the paths of calls, by session if there are several."""
+    paths: dict[str, list[str]] = {}
+    for call in missing[:_SHOWN]:
+        paths.setdefault(call.txn, []).append(call.node.path)
+    said = [f"{', '.join(listed)}{f' of {txn}' if several else ''}" for txn, listed in paths.items()]
+    return " and ".join(said) + (", …" if len(missing) > _SHOWN else "")
+
+
+def _changed(before: Mapping[str, Tree], after: Iterable[str], differing: set[str]) -> tuple[str, str] | None:
+    """Return the first two sessions, as they began one after another in both runs, of which one is *differing*."""
+    pairs = zip(sorted(before, key=lambda txn: before[txn].session.started_at), after, strict=False)
+    return next((pair for pair in pairs if differing.intersection(pair)), None)
 
 
 def _calls(ops: list[OperationNode], of: str) -> str:
@@ -131,20 +176,21 @@ def _is_ungiven(op: OperationNode) -> bool:
     return str(op.attributes[DIFFERENCE]).startswith(NOT_THROUGH)
 
 
-def _counted(recorded: Replay, ops: list[OperationNode], txn: str, *, is_fork: bool, is_given: bool) -> list[str]:
+def _counted(recorded: Replay, calls: _Ops, source: str, *, is_fork: bool, is_given: bool) -> list[str]:
     """Say how many calls got recorded answers, and which did not; *is_given*: tools get their results."""
-    answered = {str(op.attributes[REPLAY_OF]).rpartition(":")[2] for op in ops if REPLAY_OF in op.attributes}
+    ops = calls.all
+    answered = {str(op.attributes[REPLAY_OF]) for op in ops if REPLAY_OF in op.attributes}
     models, tools = set(recorded.models), set(recorded.tools)
-    phrases = [f"{len(answered & models)} of {len(models)} calls of models were answered as in {txn}"]
+    phrases = [f"{len(answered & models)} of {len(models)} calls of models were answered as in {source}"]
     if tools:
         phrases.append(f"{len(answered & tools)} of {len(tools)} calls of tools got their results")
     if again := [op for op in ops if WHY in op.attributes]:
-        phrases.append(f"{len(again)} ran, the first at {again[0].path}: {again[0].attributes[WHY]}")
+        phrases.append(f"{len(again)} ran, the first at {calls.place(again[0])}: {again[0].attributes[WHY]}")
     live, told = _live(ops), (REPLAY_OF, RAN_FOR, WHY, DIFFERENCE)
     if is_fork:
         return [*phrases, f"{len(live)} were asked"]
     if others := [op for op in ops if is_given and op.kind == "tool" and not any(name in op.attributes for name in told)]:
-        phrases.append(f"{_calls(others, 'tools')} not replayed, the first at {others[0].path}")
+        phrases.append(f"{_calls(others, 'tools')} not replayed, the first at {calls.place(others[0])}")
     if live:
         they = "it is" if len(live) == 1 else "they are"
         phrases.append(f"{_calls(live, 'models')} made live: {they} not sent by httpx, aiohttp, botocore or websockets")

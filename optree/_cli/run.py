@@ -38,6 +38,7 @@ from optree._store.directory import TEMPORARY, Directory, Saved, recorded
 from optree._store.lock import is_running
 from optree._store.opening import RUN_FILE
 from optree._store.recovery import load_to_resume
+from optree._store.runs import RUN, run_of
 from optree._store.unusable import usable
 from optree._syscalls import calls
 from optree._tracing.config import DISABLED, is_disabled
@@ -228,6 +229,7 @@ def _named(saved: Saved | None, directory: Directory) -> _Named | None:
 def _environment(txn: str, directory: Directory, tracing: Tracing, *, again: bool) -> dict[str, str]:
     result = {name: value for name, value in os.environ.items() if name not in ("OPTREE_TXN", "OPTREE_RESUME")}
     result["OPTREE_RESUME" if again else "OPTREE_TXN"] = txn
+    result[RUN] = run_of(directory.find(txn)) if again else txn
     result |= tracing.replay or {}
     result["OPTREE_SESSIONS_DIR"] = str(directory.sessions.absolute())
     result["OPTREE_BILLING_FILE"] = str(directory.billing.absolute())

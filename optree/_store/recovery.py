@@ -112,9 +112,14 @@ def load_to_resume(txn: str, directory: Directory, system: OS = REAL) -> Loaded:
     return loaded
 
 
+def names_file(what: str | Path) -> bool:
+    """Tell whether this is the path of a file or directory, not a txn."""
+    return "/" in str(what) or Path(what).suffix in (".zst", ".gz", ".json")
+
+
 def _located(what: str | Path, directory: Directory) -> Saved:
     path = Path(what)
-    if "/" in str(what) or path.suffix in (".zst", ".gz", ".json"):
+    if names_file(what):
         if path.is_dir() and path.name.endswith(".live"):
             directory = Directory(path.parent, directory.billing)
             return directory.find(path.name.removesuffix(".live"))

@@ -13,6 +13,7 @@ from msgspec import Struct
 from optree._builder import Op, Turn
 from optree._interrupts import suppress
 from optree._nodes import Status
+from optree._store.runs import current_run
 from optree._tracing.handles import Session
 
 Holder = Callable[[], Any]
@@ -139,11 +140,11 @@ def _path(scope: Scope) -> str:
 
 
 def ingress() -> dict[str, Any]:
-    """Return where the program was started from, for a root session."""
+    """Return where the program was started from, and which run of it this is, for a root session."""
     cli: dict[str, Any] = {"argv0": sys.argv[0] if sys.argv else "", "pid": os.getpid()}
     with suppress(OSError):  # the working directory may have been removed
         cli["cwd"] = os.getcwd()  # noqa: PTH109 - pathlib is not imported for one call
-    origin: dict[str, Any] = {"source": "cli", "cli": cli}
+    origin: dict[str, Any] = {"source": "cli", "cli": cli, "run": current_run()}
     if "TRACEPARENT" in os.environ:
         origin["traceparent"] = os.environ["TRACEPARENT"]
     return origin

@@ -13,6 +13,7 @@ from optree._builder.guard import FAULTS
 from optree._ids import is_txn, node_id, span_id, trace_id
 from optree._prices import PRICES
 from optree._store.directory import may_be_directory
+from optree._store.runs import RUN, current_run
 from optree._syscalls import calls
 from optree._tracing import context
 from optree._tracing.budgets import OUTSIDE, VARIABLE, Limiter, common, joined, outside, reference
@@ -72,6 +73,7 @@ def _joining(env: dict[str, str]) -> dict[str, str]:
     environment = paths | env | variables(RUNTIME.config, RUNTIME.directory())
     scope = context.here()
     environment.pop(VARIABLE, None)
+    environment[RUN] = current_run()
     if budget := reference(outside() if scope is None else scope.budget):
         environment[VARIABLE] = budget
     if scope is not None:

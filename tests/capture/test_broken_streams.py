@@ -265,5 +265,5 @@ def test_what_cannot_be_given(provider):
     provider.says(cut(CHAT_EVENTS, 2))
     with capture() as recorded, optree.session("agent"), optree.turn():
         assert httpx.RemoteProtocolError is ask(provider.url)[1]
-    with pytest.raises(AssertionError, match=r"the call at 1\.1 was broken off when it was recorded"), replay(recorded.tree):
+    with pytest.raises(AssertionError, match=r"the call at 1\.1 of test-1 was broken off when it was recorded"), replay(recorded.tree):
         assert ask(provider.url)[1] is None

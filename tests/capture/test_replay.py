@@ -292,7 +292,7 @@ def test_a_call_that_was_cancelled(provider):
         _, recorded = record(lambda: asyncio.run(cancel()))
     finally:
         hold.set()
-    with pytest.raises(AssertionError, match=r"the call at 1\.1 was broken off when it was recorded"), replay(recorded.tree):
+    with pytest.raises(AssertionError, match=r"the call at 1\.1 of test-1 was broken off when it was recorded"), replay(recorded.tree):
         record(lambda: asyncio.run(ask()).status_code)
     assert ["cancelled"] == [one.status for one in llms(recorded)]
 
@@ -418,7 +418,7 @@ def test_an_answer_that_was_recorded_in_part(provider, client):
     choice = {"index": 0, "message": {"role": "assistant", "content": "a " * 600_000}, "finish_reason": "stop"}
     provider.says(Reply({**json.loads(CHAT.pieces[0]), "choices": [choice]}))
     _, recorded = record(lambda: chat(client, "Weather?"))
-    expected = "the answer at 1.1 was too long to be recorded whole"
+    expected = "the answer at 1.1 of test-1 was too long to be recorded whole"
     with pytest.raises(AssertionError, match=f"1.1: {expected}"), replay(recorded.tree):
         said, _ = record(lambda: refused(lambda: chat(client, "Weather?")))
     assert (f"optree replay: {expected}", 1) == (said, len(provider.requests))

@@ -125,7 +125,7 @@ def test_what_is_given_says_what_was_recorded(path):
     tokens = Tokens(8, 5, 4, 0, 17, 0)
     entry = optree.AccountingEntry("1#1", 1.0, "llm", "ok", 1.0, "p", "m", tokens=tokens)
     node = OperationNode("1.1", "1", "llm", "p:m", 1.0, (), (entry,), status="ok", response=Payload(raw("It rains"), None, 8))
-    answer = decode(reply_of(RecordedCall(node, {"model": "m"}), path, "").body)
+    answer = decode(reply_of(RecordedCall("txn", node, {"model": "m"}), path, "").body)
     assert "It rains" in str(answer)
     assert any(word in str(answer) for word in ("stop", "STOP", "end_turn", "COMPLETE", "completed"))
     found = read(answer).tokens
@@ -139,7 +139,7 @@ def test_a_text_for_an_interface_that_is_not_known(provider):
     _, recorded = unhooked(lambda: by_hand(lambda url: invoke(url)["content"][0]["text"], provider.url))
     with pytest.raises(ClientError) as raised, replay(recorded.tree):
         record(lambda: by_hand(invoke, provider.url))
-    why = "1.1: the answer at 1.1 is a text, and the form of an answer there is not known"
+    why = "1.1: the answer at 1.1 of test-1 is a text, and the form of an answer there is not known"
     assert (1, [f"optree replay: {why}"]) == (len(provider.requests), raised.value.__notes__)
 
 

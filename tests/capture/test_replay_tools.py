@@ -140,7 +140,10 @@ def test_a_generator_that_was_not_read_to_its_end():
     """What a generator would have yielded then is not known: that is a difference."""
     shelf = Shelf()
     _, recorded = record(lambda: next(shelf.generated([1, 2])))
-    with pytest.raises(AssertionError, match=r"1\.1: the call at 1\.1 was broken off when it was recorded"), replay(recorded.tree):
+    with (
+        pytest.raises(AssertionError, match=r"1\.1: the call at 1\.1 of test-1 was broken off when it was recorded"),
+        replay(recorded.tree),
+    ):
         record(lambda: refused(next, shelf.generated([1, 2])))
 
 
@@ -293,7 +296,7 @@ def test_a_result_that_is_an_object(made, name, kind):
     assert (expected, 2) == (found, len(ran))
     [op] = tools(again)
     assert "test-1:1.1" == op.attributes["replay.ran_for"]
-    why = f"the result at 1.1 cannot be made again of what was recorded: it is, or has, a {name}"
+    why = f"the result at 1.1 of test-1 cannot be made again of what was recorded: it is, or has, a {name}"
     assert [f"optree replay: run again, {why}"] == [line.message for line in op.logs]
 
 
@@ -354,7 +357,7 @@ def test_a_result_that_was_recorded_in_part(result, why):
         return next(given)
 
     _, recorded = record(look)
-    with pytest.raises(AssertionError, match=rf"1\.1: the result at 1\.1 {why}"), replay(recorded.tree):
+    with pytest.raises(AssertionError, match=rf"1\.1: the result at 1\.1 of test-1 {why}"), replay(recorded.tree):
         record(lambda: refused(look))
     assert 1 == shelf.ran
 
@@ -371,7 +374,7 @@ def test_a_result_without_its_credential(tmp_path):
     with pytest.raises(AssertionError) as raised, replay(path):
         found, _ = record(lambda: (login(secret), refused(shelf.plain, {"key": secret}))[0])
     assert ("welcome, 48", 1) == (found, shelf.ran)
-    assert "the result at 1.2 has had a credential in it, which was not recorded" in str(raised.value)
+    assert "the result at 1.2 of test-1 has had a credential in it, which was not recorded" in str(raised.value)
     assert secret not in str(raised.value)
 
 

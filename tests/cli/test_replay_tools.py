@@ -52,7 +52,7 @@ def test_replay_of_a_program(line):
     [txn] = line.txns()
     run = line("replay", txn, "--", sys.executable, "agent.py", "tides", "moon")
     assert ("TIDES\nMOON\n", "tides\nmoon\n") == (run.stdout, (line.folder / "ran").read_text())
-    why = "1 ran, the first at 1.3: the result at 1.3 cannot be made again of what was recorded: it is, or has, a __main__.Page"
+    why = f"1 ran, the first at 1.3: the result at 1.3 of {txn} cannot be made again of what was recorded: it is, or has, a __main__.Page"
     said = f"optree: 0 of 0 calls of models were answered as in {txn}; 2 of 3 calls of tools got their results; {why}\n"
     assert run.stderr.endswith(said)
 

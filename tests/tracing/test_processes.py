@@ -11,6 +11,7 @@ import pytest
 import optree
 from optree._ids import node_id, span_id, trace_id
 from optree._store.options import StoreOptions
+from optree._store.runs import current_run
 from optree._store.settle import settle_all
 from optree._tree import walk_sessions
 
@@ -194,13 +195,14 @@ def test_child_env(monkeypatch, recording):
     monkeypatch.setenv("OPTREE_RESUME", "x")
     given = {"PATH": "/bin", "OPTREE_RESUME": "x", "OPTREE_TXN": "y"}
     monkeypatch.delenv("OPTREE_BASE_DIR")
-    assert given == optree.child_env(given)
+    assert given | {"OPTREE_RUN": current_run()} == optree.child_env(given)
     with optree.session("a") as root, optree.turn(), optree.session("b"), optree.turn():
         with optree.tool("c") as op:
             found = optree.child_env(given)
         parent = node_id(root.txn, op.path)
         assert {
             "PATH": "/bin",
+            "OPTREE_RUN": current_run(),
             "OPTREE_PARENT": parent,
             "OPTREE_ANCESTRY": "a->b",
             "TRACEPARENT": f"00-{trace_id(root.txn)}-{span_id(parent)}-01",
@@ -213,8 +215,9 @@ def test_child_env(monkeypatch, recording):
 def test_child_env_keeps_the_directory(monkeypatch):
     """A child whose variables name no directory has the one that this process's environment names."""
     monkeypatch.setenv("OPTREE_BASE_DIR", "/here")
-    assert {"OPTREE_BASE_DIR": "/here"} == optree.child_env({})
-    assert {"OPTREE_SESSIONS_DIR": "/there"} == optree.child_env({"OPTREE_SESSIONS_DIR": "/there"})
+    run = {"OPTREE_RUN": current_run()}
+    assert {"OPTREE_BASE_DIR": "/here"} | run == optree.child_env({})
+    assert {"OPTREE_SESSIONS_DIR": "/there"} | run == optree.child_env({"OPTREE_SESSIONS_DIR": "/there"})
 
 
 def test_traceparent_is_kept(finished, saved):

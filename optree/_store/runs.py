@@ -1,0 +1,89 @@
+"""Which root sessions one run of a program recorded: each has the run's id in its `ingress`."""
+
+from __future__ import annotations
+
+import os
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from msgspec import UNSET
+
+from optree import _records as r
+from optree._ids import SOON, is_txn, new_txn, txn_time
+from optree._interrupts import pass_on
+from optree._store.descriptors import open_regular
+from optree._store.directory import Directory, Saved, owners_journals
+from optree._store.formats import read_meta
+from optree._store.recovery import Loaded, load, names_file
+from optree._values import decode, is_object
+from optree.errors import FormatError
+
+RUN: Final = "OPTREE_RUN"
+"""The environment variable with the id of the run that a process belongs to."""
+_OWN: Final = new_txn()
+_FIRST_LINES: Final = 8
+"""Lines of a journal among which the session begins: the first is its header."""
+
+
+class Run(NamedTuple):
+    """A run of a program."""
+
+    id: str
+    sessions: list[Saved]
+    """Its root sessions, in the order in which they began."""
+
+
+def current_run() -> str:
+    """Return the id of the run that this process belongs to.
+
+    A run is a process and all that it forks: these have its memory, and with it the id. What it starts anew (`subprocess`, spawn) is a run
+    of its own, unless its environment has the id. `optree run` puts it there, since it reports what all processes of the program
+    recorded, and `optree replay` answers all of them; and `optree.child_env`. Nothing puts it into this process's own environment:
+    that is the program's, and a service which it starts would belong to the run for as long as it lives.
+    """
+    named = os.environ.get(RUN, "")
+    return named if is_txn(named) else _OWN
+
+
+def run_of(saved: Saved) -> str:
+    """Return the id of the run that recorded a session; of one that does not say it, as earlier versions' do not, its own txn."""
+    meta = read_meta(saved.snapshot) if saved.snapshot is not None else {}
+    ingress = meta["ingress"] if "ingress" in meta else _begun_with(saved.live).get("ingress")
+    run = ingress.get("run") if is_object(ingress) else None
+    return run if isinstance(run, str) and is_txn(run) else saved.txn
+
+
+def find_run(txn: str, directory: Directory) -> Run:
+    """Return the run that recorded a session. Raises what `Directory.find` does."""
+    first = directory.find(txn)
+    run = run_of(first)
+    since = (txn_time(run) or 0.0) - SOON  # none of its sessions is older; clocks may be set back
+    listed = [saved for saved in reversed(directory.saved()) if (txn_time(saved.txn) or since) >= since]
+    return Run(run, [saved for saved in listed if saved.txn == first.txn or run_of(saved) == run])
+
+
+def load_run(what: str | Path, directory: Directory, *, but: str = "") -> dict[str, Loaded]:
+    """Load all sessions of the run that recorded a session, by txn, that one first.
+
+    A file's path means the session in it alone, as does the txn of one of the run *but*. Raises what `load` does.
+    """
+    named = load(what, directory)
+    run = Run("", []) if names_file(what) else find_run(named.txn, directory)
+    others = run.sessions if run.id != but else []
+    return {named.txn: named} | {saved.txn: load(saved.txn, directory) for saved in others if saved.txn != named.txn}
+
+
+def _begun_with(live: Path | None) -> dict[str, Any]:
+    """Return the attributes that a session began with, by its first journal; empty if that does not tell."""
+    try:
+        for path in owners_journals(live)[:1] if live is not None else ():
+            with open_regular(path) as file:
+                for line in islice(file, _FIRST_LINES):
+                    record = r.parse(line)
+                    if isinstance(record, r.SessionBegin) and not record.path:
+                        attributes: Any = {} if record.attributes is UNSET else decode(record.attributes)
+                        return attributes if is_object(attributes) else {}
+    except (OSError, FormatError) as error:  # it has ended meanwhile, or is damaged, which loading it tells
+        pass_on(error)
+    return {}
