@@ -8,18 +8,20 @@ from typing import Annotated, Any
 import typer
 
 from optree._cli import sums
-from optree._cli.options import BillingFile, Json, SessionsDir, TxnOrLast, directory
+from optree._cli.options import BillingFile, Json, SessionsDir, TxnOrLast, WholeRun, directory
 from optree._cli.screen import show, show_json, table
-from optree._cli.sessions import open_session, say_lost, settled
+from optree._cli.sessions import open_run, open_session, say_lost, say_run, settled
 from optree._cli.sums import Sum, SumLine
 from optree._store.ledger import Book
 from optree._tree.walk import flatten
+from optree.errors import SetupError
 
 
 def cost(
     *,
     txn: TxnOrLast = "last",
     all_sessions: Annotated[bool, typer.Option("--all", help="All sessions that have ended, from the ledger.")] = False,
+    whole_run: WholeRun = False,
     since: Annotated[
         str | None,
         typer.Option("--since", metavar="WHEN", help=sums.SINCE_HELP),
@@ -28,15 +30,25 @@ def cost(
     billing_file: BillingFile = None,
     as_json: Json = False,
 ) -> None:
-    """Show what a session cost, or with --all what all of them cost.
+    """Show what a session cost, or with --run what all cost that the program recorded, or with --all what all of them cost.
 
-    Calls, tokens and money by agent, by provider:model and by tool. By agent is the whole; so are models and tools together.
+    Calls, tokens and money by agent, by provider:model and by tool, of a run by session. By agent is the whole; so are models and tools
+    together.
 
-    Example: [bold]optree cost --all --since 7d[/bold]
+    Example: [bold]optree cost last --run[/bold], [bold]optree cost --all --since 7d[/bold]
     """
+    if whole_run and all_sessions:
+        raise SetupError("--run is about the sessions of one run, --all about those of the ledger: leave one out")
     where = directory(sessions_dir, billing_file)
     first = sums.moment(since)
-    if all_sessions:
+    code = 0
+    if whole_run:
+        run = open_run(txn, where, verbatim=True)
+        for loaded, _ in run.sessions:
+            say_lost(loaded)
+        entries = [entry for loaded, _ in run.sessions for entry in flatten(loaded.session).accounting]
+        book, scope, code = Book(entries), run.id, 0 if run.is_whole else sums.DAMAGED
+    elif all_sessions:
         settled(where)
         book = sums.read_ledger(where)
         scope = str(where.billing)
@@ -49,25 +61,30 @@ def cost(
     if as_json:
         damage = {"unreadable": len(book.unreadable) + poor, "damagedLines": book.unreadable}
         tail = {"notEnded": pending, **damage, "repeated": book.repeated}
-        show_json({"of": scope, "since": first or None, **_plain(lines), **tail})
+        show_json({"of": scope, "since": first or None, **_plain(lines, whole_run=whole_run), **tail})
     else:
-        show("\n".join(_table(lines)), fold=True)
+        show("\n".join(_table(lines, whole_run=whole_run)), fold=True)
         sums.say_pending(pending)
     sums.say_repeated(book, where)
     one, more = ("line of", "lines of") if all_sessions else ("accounting entry of session", "accounting entries of session")
-    if code := sums.say_unreadable(book, poor, f"{one} {scope}", f"{more} {scope}"):
+    code = sums.say_unreadable(book, poor, f"{one} {scope}", f"{more} {scope}") or code
+    if not (all_sessions or whole_run or as_json):
+        say_run(txn, loaded, where, "cost")
+    if code:
         raise typer.Exit(code)
 
 
-def _groups(lines: Sequence[SumLine]) -> dict[str, dict[str, Sum]]:
+def _groups(lines: Sequence[SumLine], *, whole_run: bool) -> dict[str, dict[str, Sum]]:
     models, tools = sums.of_type(lines, llm=True), sums.of_type(lines, llm=False)
-    return {"agent": sums.by(lines, sums.agent), "model": sums.by(models, sums.model), "tool": sums.by(tools, sums.tool)}
+    groups = {"agent": sums.by(lines, sums.agent), "model": sums.by(models, sums.model), "tool": sums.by(tools, sums.tool)}
+    return groups | ({"session": sums.by(lines, sums.session)} if whole_run else {})
 
 
-def _plain(lines: Sequence[SumLine]) -> dict[str, Any]:
-    return {"total": sums.total(lines).plain(), **sums.plain(_groups(lines)), "credits": sums.credits_plain(lines)}
+def _plain(lines: Sequence[SumLine], *, whole_run: bool) -> dict[str, Any]:
+    groups = sums.plain(_groups(lines, whole_run=whole_run))
+    return {"total": sums.total(lines).plain(), **groups, "credits": sums.credits_plain(lines)}
 
 
-def _table(lines: Sequence[SumLine]) -> list[str]:
-    shown = table(("", *sums.HEAD), sums.rows(_groups(lines), sums.total(lines)), " rrrrrrr")
+def _table(lines: Sequence[SumLine], *, whole_run: bool) -> list[str]:
+    shown = table(("", *sums.HEAD), sums.rows(_groups(lines, whole_run=whole_run), sums.total(lines)), " rrrrrrr")
     return [*shown, *sums.credit_lines(lines), *sums.replay_lines(lines)]

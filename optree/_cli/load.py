@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from optree._cli.options import Auto, BillingFile, Json, Otel, SessionsDir, TraceLlm, TraceTools, Txn, Verbose, directory, place
-from optree._cli.run import Tracing, run_traced
+from optree._cli.run import MOST_NAMED, Tracing, run_traced
 from optree._cli.screen import figures, paint, show, show_json, unpainted, when
-from optree._cli.sessions import open_session, state_of
+from optree._cli.sessions import Row, open_session, run_with, state_of, unfinished
 from optree._nodes import OperationNode, SessionNode, TurnNode
 from optree._store.recovery import Loaded
 from optree._tree.path import Path
@@ -44,7 +44,8 @@ def load(
 
     Without CMD: its tree, what was going on when it broke off, its damage if any (exit code 3), its totals. Nothing is changed.
 
-    With CMD: the program goes on in the same session and the same trace; the options are those of `optree run`.
+    With CMD: the program goes on in the same session and the same trace; the options are those of `optree run`. Of a run that has several
+    sessions it goes on with this one; what else it begins are new sessions of the same run.
 
     Example: [bold]optree load last[/bold], then [bold]optree load last -- python agent.py[/bold]
     """
@@ -54,15 +55,16 @@ def load(
         tracing = Tracing(verbose, trace_llm, trace_tools, as_json, otel, auto)
         raise typer.Exit(run_traced(command, session_place.directory, tracing, session_place).code)
     loaded, live = open_session(txn, where)
+    others = unfinished(run_with(txn, where), where, but=loaded.txn)
     if as_json:
-        show_json(_plain(loaded, live))
+        show_json(_plain(loaded, live, others))
     else:
-        _show(loaded, live)
+        _show(loaded, live, others)
     if loaded.damage.state == "damaged":
         raise typer.Exit(DAMAGED)
 
 
-def _show(loaded: Loaded, live: FilePath | None) -> None:
+def _show(loaded: Loaded, live: FilePath | None, others: list[Row]) -> None:
     style = paint if coloured(sys.stdout) else unpainted
     session, state = loaded.session, state_of(loaded.session, live)
     known_for = took(session, seen_of(session, live=state == "running"))
@@ -85,8 +87,17 @@ def _show(loaded: Loaded, live: FilePath | None) -> None:
     if state == "running":
         lines.append(f"watch it with: optree logs -f {loaded.txn}")
     else:
-        lines.append(f"{'continue it' if state == 'ended' else 'go on'} with: optree load {loaded.txn} -- CMD")
+        lines.append(f"{'continue it' if state == 'ended' else 'go on'} with: {_resume(loaded.txn)}")
+    if others:
+        count = "1 more session" if len(others) == 1 else f"{len(others):,} more sessions"
+        lines.append(f"of its run {count} did not end; a program goes on with one, and begins others anew:")
+        lines += [f"  {one_line(row.agent)}, since {when(row.started_at)}: {_resume(row.txn)}" for row in others[:MOST_NAMED]]
+        lines += [f"  and {len(others) - MOST_NAMED:,} more"] if len(others) > MOST_NAMED else []
     show("\n".join(lines), fold=True)
+
+
+def _resume(txn: str) -> str:
+    return f"optree load {txn} -- CMD"
 
 
 def _going_on(loaded: Loaded) -> list[SessionNode | TurnNode | OperationNode]:
@@ -120,7 +131,7 @@ def _last_log(op: OperationNode) -> str:
     return f"[{last.severity}] {' '.join(last.message.split())[:_SHOWN]}"
 
 
-def _plain(loaded: Loaded, live: FilePath | None) -> dict[str, Any]:
+def _plain(loaded: Loaded, live: FilePath | None, others: list[Row]) -> dict[str, Any]:
     session, state = loaded.session, state_of(loaded.session, live)
     damage = loaded.damage
     flaws = [{"file": flaw.file, "offset": flaw.offset, "bytes": flaw.size, "kind": flaw.kind, "said": flaw.said} for flaw in damage.flaws]
@@ -132,7 +143,8 @@ def _plain(loaded: Loaded, live: FilePath | None) -> dict[str, Any]:
         "sources": loaded.sources,
         "open": [_open(node) for node in _going_on(loaded)],
         "totals": figures(session.totals),
-        "resume": None if state == "running" else f"optree load {loaded.txn} -- CMD",
+        "resume": None if state == "running" else _resume(loaded.txn),
+        "others": [{"txn": row.txn, "agentId": row.agent, "startedAt": row.started_at, "resume": _resume(row.txn)} for row in others],
         "session": session,
     }
 

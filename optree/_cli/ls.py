@@ -10,6 +10,7 @@ import typer
 from optree._cli.options import Json, SessionsDir, directory
 from optree._cli.screen import paint, show, show_json, size, table, when, working
 from optree._cli.sessions import Row, check_directory, describe
+from optree._store.runs import run_of
 from optree._tree.totals import cost_cell, pico
 from optree._visible import coloured
 
@@ -36,7 +37,7 @@ def ls(
             rows.append(describe(session, where))
             step()
     if as_json:
-        show_json([row.plain() for row in rows])
+        show_json([row.plain() | {"run": run_of(session)} for row, session in zip(rows, saved, strict=True)])
         return
     if not rows:
         show(f"no sessions in {where.sessions}; record one with: optree run -- python your_agent.py")

@@ -31,14 +31,14 @@ from optree._cli.options import (
 )
 from optree._cli.program import NOT_EXECUTABLE, NOT_FOUND, command_line, run_program
 from optree._cli.screen import complain, figures, json_line, tell
-from optree._cli.sessions import Row, describe, settled
+from optree._cli.sessions import Row, describe, settled, unfinished
 from optree._ids import is_txn, new_txn
 from optree._nodes import Totals
 from optree._store.directory import TEMPORARY, Directory, Saved, recorded
 from optree._store.lock import is_running
 from optree._store.opening import RUN_FILE
 from optree._store.recovery import load_to_resume
-from optree._store.runs import RUN, run_of
+from optree._store.runs import RUN, find_run, run_of
 from optree._store.unusable import usable
 from optree._syscalls import calls
 from optree._tracing.config import DISABLED, is_disabled
@@ -138,6 +138,7 @@ def run_traced(command: list[str], directory: Directory, tracing: Tracing, resum
     if resume is not None:
         load_to_resume(resume.txn, resume.directory)  # what cannot be loaded cannot be gone on with: the program is not started
         _check_room(resume.directory.sessions)
+        _say_others(resume)
     txn = resume.txn if resume is not None else new_txn()
     before = recorded(directory, txn)
     try:
@@ -152,6 +153,18 @@ def run_traced(command: list[str], directory: Directory, tracing: Tracing, resum
     others = [other for ran_txn in noted if (other := recorded(directory, ran_txn)) is not None]
     _report(_Outcome(txn, code, _named(saved, directory), others, command, directory, begun, tracing.auto), tracing)
     return Ran(code, [*([txn] if saved else []), *(session.txn for session in others)])
+
+
+def _say_others(resume: SessionPlace) -> None:
+    """Say, of a run that recorded several sessions, that a program goes on with one, and which others stay as they broke off."""
+    run = find_run(resume.txn, resume.directory)
+    if len(run.sessions) <= 1:
+        return
+    said = f"the first session that the program begins goes on with {resume.txn}, others that it begins are new ones of the same run"
+    if others := unfinished(run, resume.directory, but=resume.txn):
+        names = ", ".join(row.txn for row in others[:MOST_NAMED]) + (", …" if len(others) > MOST_NAMED else "")
+        said += f"; {len(others):,} stay{'s' if len(others) == 1 else ''} interrupted: {names}"
+    complain(said)
 
 
 def _check_room(sessions: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -20,7 +20,8 @@ from optree._store.lines import check_size
 from optree._store.lock import is_running
 from optree._store.options import StoreOptions
 from optree._store.plain_values import number_of, object_of
-from optree._store.recovery import Loaded, load
+from optree._store.recovery import Loaded, load, names_file
+from optree._store.runs import Run, find_run
 from optree._store.settle import settle_all
 from optree._tree import Tree
 from optree._tree.redacted import outline
@@ -209,6 +210,50 @@ def open_session(txn: str, directory: Directory, *, verbatim: bool = False) -> t
         return loaded, None
     live = path if path.is_dir() else directory.live(loaded.txn)
     return loaded, live if is_directory(live) else None
+
+
+class OpenedRun(NamedTuple):
+    """The root sessions of a run, loaded."""
+
+    id: str
+    sessions: list[tuple[Loaded, Path | None]]
+    """As `open_session` returns each, in the order in which they began."""
+    is_whole: bool
+    """False if one of them could not be read, which was said."""
+
+
+def open_run(txn: str, directory: Directory, *, verbatim: bool = False) -> OpenedRun:
+    """Load all sessions of the run that a TXN argument means, as `open_session` does; of a file the session in it alone."""
+    run = run_with(txn, directory)
+    sessions: list[tuple[Loaded, Path | None]] = []
+    for name in [saved.txn for saved in run.sessions] or [txn]:
+        try:
+            sessions.append(open_session(name, directory, verbatim=verbatim))
+        except (FormatError, DamagedError) as error:
+            if len(run.sessions) <= 1:
+                raise
+            complain(str(error))
+    return OpenedRun(run.id or sessions[0][0].txn, sessions, len(sessions) >= len(run.sessions))
+
+
+def run_with(txn: str, directory: Directory) -> Run:
+    """Return the run that a TXN argument means; for a file, which is looked at alone, one without id and sessions."""
+    if names_file(txn) or exists(Path(txn)):
+        return Run("", [])
+    with working("looking for the sessions of the run"):
+        return find_run(txn, directory)
+
+
+def unfinished(run: Run, directory: Directory, *, but: str) -> list[Row]:
+    """Return the sessions of a run that broke off, *but* one."""
+    rows = [describe(saved, directory) for saved in run.sessions if saved.txn != but]
+    return [row for row in rows if row.state == "interrupted"]
+
+
+def say_run(txn: str, loaded: Loaded, directory: Directory, command: str) -> None:
+    """Say that the run of a session that is shown has more of them, if it has, and the *command* that shows all."""
+    if (count := len(run_with(txn, directory).sessions)) > 1:
+        complain(f"session {loaded.txn} is one of {count:,} of its run; all of them: optree {command} {loaded.txn} --run")
 
 
 def _loaded(txn: str, directory: Directory) -> Loaded:

@@ -68,10 +68,10 @@ def load_run(what: str | Path, directory: Directory, *, but: str = "") -> dict[s
 
     A file's path means the session in it alone, as does the txn of one of the run *but*. Raises what `load` does.
     """
-    named = load(what, directory)
-    run = Run("", []) if names_file(what) else find_run(named.txn, directory)
-    others = run.sessions if run.id != but else []
-    return {named.txn: named} | {saved.txn: load(saved.txn, directory) for saved in others if saved.txn != named.txn}
+    first = str(what) if names_file(what) else directory.find(str(what)).txn
+    run = Run("", []) if names_file(what) else find_run(first, directory)
+    others = [saved.txn for saved in run.sessions if saved.txn != first] if run.id != but else []
+    return {loaded.txn: loaded for loaded in (load(one, directory) for one in (first, *others))}
 
 
 def _begun_with(live: Path | None) -> dict[str, Any]:

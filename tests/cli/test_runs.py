@@ -1,0 +1,124 @@
+"""A program that makes several root sessions: all of them are shown, summed and gone on with as one run."""
+
+import sys
+
+import pytest
+import zstandard
+
+from tests.cli.conftest import CommandLine
+
+SEVERAL = """
+import os, sys
+from threading import Barrier, Thread
+import optree
+
+def ask(agent, barrier):
+    with optree.session(agent):
+        with optree.turn(user=agent), optree.llm(provider="p", model="m") as op:
+            op.account(input_tokens=10, output_tokens=1, cost_usd=0.5)
+        barrier.wait()
+        barrier.wait()
+
+ended, open_ = sys.argv[1].split(","), sys.argv[2].split(",") if sys.argv[2] else []
+for agent in ended:
+    ask(agent, Barrier(1))
+barrier = Barrier(len(open_) + 1)
+for agent in open_:
+    Thread(target=ask, args=(agent, barrier), daemon=True).start()
+barrier.wait()
+optree.flush()
+os._exit(3 if open_ else 0)
+"""
+"""Agents whose sessions end, and agents whose sessions are open together when the program breaks off."""
+
+
+def recorded(folder, ended, opened=""):
+    """Return a command line with a run of the program, with the txns of its sessions by agent, beside one of another."""
+    line = CommandLine(folder)
+    line.agent.write_text(SEVERAL)
+    for agents in (("other", ""), (ended, opened)):
+        line.start(sys.executable, line.agent, *agents).communicate()
+    line.read("status")
+    line.of = {row["agentId"]: row["txn"] for row in line.json("ls")}
+    return line
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """Return a command line with a run whose three sessions have ended."""
+    return recorded(tmp_path_factory.mktemp("ended"), "a,b,c")
+
+
+@pytest.fixture
+def killed(tmp_path):
+    """Return a command line with a run one of whose sessions ended, and two were broken off."""
+    return recorded(tmp_path, "a", "b,c")
+
+
+def test_a_listing_says_the_run(ended):
+    """The sessions of one run have the same in JSON, others another."""
+    runs = {row["agentId"]: row["run"] for row in ended.json("ls")}
+    assert (1, 2) == (len({runs[agent] for agent in "abc"}), len(set(runs.values())))
+
+
+@pytest.mark.parametrize("command", ["tree", "cost"])
+def test_that_there_are_more_is_said(ended, command):
+    """One line on stderr says how many sessions the run has, and how to see all; of a run with one, and of a file, nothing is said."""
+    txn = ended.of["c"]
+    expected = f"optree: session {txn} is one of 3 of its run; all of them: optree {command} {txn} --run\n"
+    assert expected == ended.read(command, "last").stderr
+    assert ["", ""] == [ended.read(command, what).stderr for what in (ended.of["other"], ended.sessions / f"{txn}.json.zst")]
+
+
+@pytest.mark.parametrize("agent", ["a", "b", "c"])
+def test_the_trees_of_a_run(ended, agent):
+    """`--run` shows the tree of each session, in the order in which they began, whichever is named."""
+    shown = ended.read("tree", ended.of[agent], "--run", "--depth", "0")
+    assert ("", 3) == (shown.stderr, shown.stdout.count("1 llm"))
+    assert [f"session {ended.of[name]}" for name in "abc"] == [line for line in shown.stdout.splitlines() if line.startswith("session ")]
+    found = ended.json("tree", ended.of[agent], "--run")
+    assert ["a", "b", "c"] == [one["session"]["agentId"] for one in found["sessions"]]
+    assert {found["run"]} == {row["run"] for row in ended.json("ls") if row["agentId"] in "abc"}
+
+
+def test_the_bill_of_a_run(ended):
+    """`optree cost --run` sums all sessions of a run, and each."""
+    found = ended.json("cost", "last", "--run")
+    assert (3, 1.5) == (found["total"]["calls"], found["total"]["costUsd"])
+    assert {ended.of[agent]: 0.5 for agent in "abc"} == {one["name"]: one["costUsd"] for one in found["bySession"]}
+    assert ended.read("cost", "last", "--run").stdout.endswith(
+        "total                    3       0     30       0        0       3  $1.500000\n"
+    )
+    assert (1, 0.5) == (ended.json("cost", "last")["total"]["calls"], ended.json("cost", "last")["total"]["costUsd"])
+    assert "leave one out" in ended.read("cost", "--run", "--all", code=2).stderr
+
+
+def test_a_run_of_which_a_session_is_damaged(killed):
+    """What can be read is shown and summed, the session that cannot is named, and the exit code is 3."""
+    packed, file = (killed.sessions / f"{killed.of['a']}.json{suffix}" for suffix in (".zst", ""))
+    text = zstandard.ZstdDecompressor().stream_reader(packed.read_bytes(), read_across_frames=True).read()
+    file.write_bytes(text.partition(b'"session":')[0])
+    packed.unlink()
+    for command in ("tree", "cost"):
+        shown = killed.read(command, "last", "--run", code=3)
+        assert (True, True) == (file.name in shown.stderr, "b" in shown.stdout)
+
+
+def test_what_broke_off_is_named(killed):
+    """`optree load` names each session of the run that did not end, with the command that goes on with it."""
+    shown = killed.read("load", killed.of["c"]).stdout
+    assert f"go on with: optree load {killed.of['c']} -- CMD\nof its run 1 more session did not end; " in shown
+    assert shown.endswith(f": optree load {killed.of['b']} -- CMD\n")
+    others = killed.json("load", killed.of["a"])["others"]
+    assert {agent: f"optree load {killed.of[agent]} -- CMD" for agent in "bc"} == {one["agentId"]: one["resume"] for one in others}
+
+
+def test_going_on_with_one_of_several(killed):
+    """Which session goes on, and what becomes of the others, is said before the program starts; what it begins is of the same run."""
+    run = killed("load", killed.of["b"], "--", sys.executable, "agent.py", "b,d", "")
+    said = f"the first session that the program begins goes on with {killed.of['b']}, others that it begins are new ones of the same run"
+    assert f"optree: {said}; 1 stays interrupted: {killed.of['c']}" == run.stderr.splitlines()[0]
+    rows = {row["agentId"]: (row["state"], row["run"]) for row in killed.json("ls") if row["agentId"] != "other"}
+    assert {"a": "ended", "b": "ended", "c": "interrupted", "d": "ended"} == {agent: state for agent, (state, _) in rows.items()}
+    assert 1 == len({run for _, run in rows.values()})
+    assert 5 == killed.json("cost", "last", "--run")["total"]["calls"]
