@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Timer
 from time import monotonic, time
 from typing import Annotated, get_args, get_type_hints
 
@@ -37,6 +38,7 @@ from optree.exporting import Delivery, Resender
 STDOUT = "-"
 _PREFIX = ".optree-export-"
 _STALE_SECONDS = 86_400
+_WAIT_SECONDS = 1.5
 _SEPARATORS = tuple(filter(None, (os.sep, os.altsep)))
 
 
@@ -112,7 +114,7 @@ def export(
     wanted, others = sender.pending(where, any_destination=any_destination) if all_pending else (list(txns or ()), {})
     reports: list[Delivery] = []
     until = monotonic() + timeout
-    with working(f"sending to {sender.endpoint}", len(wanted)) as step:
+    with working(f"sending to {sender.endpoint}", len(wanted)) as step, _waiting(sender, timeout):
         for txn in wanted:
             delivery = _sent(txn, where, sender, until, again=again, all_pending=all_pending)
             reports += [delivery] if delivery is not None else []
@@ -126,6 +128,23 @@ def export(
         _tell_others(others)
     if not all(report.whole for report in reports):
         raise typer.Exit(1)
+
+
+@contextmanager
+def _waiting(sender: Resender, timeout: float) -> Generator[None]:
+    """Say what is waited for, and how long at most, if it takes longer than a moment."""
+
+    def say() -> None:
+        why = "; ".join(sender.problems()) or "no answer yet"
+        complain(f"waiting for {sender.endpoint}, up to {timeout:g} s in all (--timeout): {why}")
+
+    timer = Timer(_WAIT_SECONDS, say)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _write(txns: list[str], where: Directory, to: str, writing: Writing, *, as_json: bool) -> None:

@@ -36,9 +36,9 @@ from optree._ids import is_txn, new_txn
 from optree._nodes import Totals
 from optree._store.directory import TEMPORARY, Directory, Saved, recorded
 from optree._store.lock import is_running
-from optree._store.opening import RUN_FILE
+from optree._store.opening import RUN, RUN_FILE
 from optree._store.recovery import load_to_resume
-from optree._store.runs import RUN, find_run, run_of
+from optree._store.runs import find_run, run_of
 from optree._store.unusable import usable
 from optree._syscalls import calls
 from optree._tracing.config import DISABLED, is_disabled

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, MutableMapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from optree import _records as r
 from optree._builder import SessionTreeBuilder, Taker
 from optree._builder.core import Core
-from optree._ids import new_txn
+from optree._ids import is_txn, new_txn
 from optree._interrupts import suppress
 from optree._store.descriptors import OPENING_SESSIONS
 from optree._store.interrupted import account_open, interrupt, open_nodes
@@ -19,7 +19,9 @@ from optree._store.session_store import SessionStore
 from optree._syscalls import calls
 from optree._tree import apply
 
-RUN_FILE = "OPTREE_RUN_FILE"
+RUN: Final = "OPTREE_RUN"
+"""The environment variable with the id of the run that a process belongs to."""
+RUN_FILE: Final = "OPTREE_RUN_FILE"
 """The environment variable with the file where a program that `optree run` started notes its root sessions, a txn a line.
 
 Behind a txn stands, in a line of its own, how many of its records are lost.
@@ -27,6 +29,19 @@ Behind a txn stands, in a line of its own, how many of its records are lost.
 
 _LATER = 0.001
 """Milliseconds: a resume is later than all ends and resumes before it."""
+_OWN_RUN: Final = new_txn()
+
+
+def current_run() -> str:
+    """Return the id of the run that this process belongs to.
+
+    A run is a process and all that it forks: these have its memory, and with it the id. What it starts anew (`subprocess`, spawn) is a run
+    of its own, unless its environment has the id. `optree run` puts it there, since it reports what all processes of the program
+    recorded, and `optree replay` answers all of them; and `optree.child_env`. Nothing puts it into this process's own environment:
+    that is the program's, and a service which it starts would belong to the run for as long as it lives.
+    """
+    named = os.environ.get(RUN, "")
+    return named if is_txn(named) else _OWN_RUN
 
 
 def note_begun(txn: str) -> None:

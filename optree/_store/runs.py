@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -10,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from msgspec import UNSET
 
 from optree import _records as r
-from optree._ids import SOON, is_txn, new_txn, txn_time
+from optree._ids import SOON, is_txn, txn_time
 from optree._interrupts import pass_on
 from optree._store.descriptors import open_regular
 from optree._store.directory import Directory, Saved, owners_journals
@@ -19,9 +18,6 @@ from optree._store.recovery import Loaded, load, names_file
 from optree._values import decode, is_object
 from optree.errors import FormatError
 
-RUN: Final = "OPTREE_RUN"
-"""The environment variable with the id of the run that a process belongs to."""
-_OWN: Final = new_txn()
 _FIRST_LINES: Final = 8
 """Lines of a journal among which the session begins: the first is its header."""
 
@@ -32,18 +28,6 @@ class Run(NamedTuple):
     id: str
     sessions: list[Saved]
     """Its root sessions, in the order in which they began."""
-
-
-def current_run() -> str:
-    """Return the id of the run that this process belongs to.
-
-    A run is a process and all that it forks: these have its memory, and with it the id. What it starts anew (`subprocess`, spawn) is a run
-    of its own, unless its environment has the id. `optree run` puts it there, since it reports what all processes of the program
-    recorded, and `optree replay` answers all of them; and `optree.child_env`. Nothing puts it into this process's own environment:
-    that is the program's, and a service which it starts would belong to the run for as long as it lives.
-    """
-    named = os.environ.get(RUN, "")
-    return named if is_txn(named) else _OWN
 
 
 def run_of(saved: Saved) -> str:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from optree._builder import Op, Turn
 from optree._interrupts import suppress
 from optree._nodes import Status
-from optree._store.runs import current_run
+from optree._store.opening import current_run
 from optree._tracing.handles import Session
 
 Holder = Callable[[], Any]

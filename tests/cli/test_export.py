@@ -1,5 +1,6 @@
 import json
 import os
+import signal
 import sys
 
 import pytest
@@ -149,6 +150,18 @@ def test_no_collector(line):
     assert f"not all could be delivered to {gone}/v1/traces; try again with: optree export --pending" in said.stderr
     assert "refused" in said.stdout
     assert [txn] == [one["txn"] for one in line.json("status")["pending"]]
+
+
+def test_what_is_waited_for(line):
+    """While nothing takes the spans it is said which address is waited for, how long at most, and why."""
+    line.record()
+    gone = dead()
+    process = line.start(*line.command("export", "last", "--endpoint", gone, "--timeout", "600"))
+    first = process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    process.communicate()
+    assert first.startswith(f"optree: waiting for {gone}/v1/traces, up to 600 s in all (--timeout): ")
+    assert 130 == process.returncode
 
 
 @pytest.mark.parametrize(("fault", "counts"), [(unavailable(), (0, NODES, 0)), (refused(), (0, 0, NODES))])

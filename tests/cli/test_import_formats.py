@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import subprocess
+import sys
 
 import pytest
 import zstandard
@@ -194,6 +196,18 @@ def test_the_format_can_be_named(optree):
     assert "tried were ai-agent, ai-agent-v1" in optree.read("import", path, code=3).stderr
     assert 1 == len(optree.json("import", path, "--from", "events")["imported"])
     assert "there is no exporter 'paper'" in optree.read("import", path, "--from", "paper", code=2).stderr
+
+
+def test_a_file_in_no_format_without_the_extra(optree):
+    """Without the libraries of the extra a file that nobody knows is refused with what it was looked at for, as with them."""
+    path = optree.folder / "x.txt"
+    path.write_text("hello\n")
+    without = "import sys; sys.modules['google'] = sys.modules['opentelemetry'] = None; from optree._cli import main; main()"
+    run = subprocess.run([sys.executable, "-c", without, "import", path], check=False, env=optree.env, capture_output=True, text=True)
+    assert (3, True, False) == (run.returncode, "tried were ai-agent, " in run.stderr, "protobuf, which" in run.stderr)
+    path.write_bytes(b"\x0a\x00")
+    run = subprocess.run([sys.executable, "-c", without, "import", path], check=False, env=optree.env, capture_output=True, text=True)
+    assert (2, True) == (run.returncode, "x.txt is protobuf, which needs more: pip install" in run.stderr)
 
 
 def test_a_file_in_no_format_says_what_was_tried(optree):

@@ -10,8 +10,8 @@ import pytest
 
 import optree
 from optree._ids import node_id, span_id, trace_id
+from optree._store.opening import current_run
 from optree._store.options import StoreOptions
-from optree._store.runs import current_run
 from optree._store.settle import settle_all
 from optree._tree import walk_sessions
 

@@ -31,14 +31,14 @@ class _Types:
 
 def read_protobuf(name: str, data: bytes) -> SpansRead:
     """Return the spans of a protobuf file. Raises `FormatError` if it is none, `SetupError` if opentelemetry-proto is not installed."""
+    messages = _messages(data)
+    if messages is None:
+        raise FormatError(f"{name} is no OTLP file: neither JSON with 'resourceSpans' nor a protobuf message of OTLP traces")
     try:
         types = _Types()
     except ImportError as error:
         raise SetupError(f"{name} is protobuf, which needs more: pip install 'optree-tracing[otel]' ({error})") from error
     result = SpansRead()
-    messages = _messages(data)
-    if messages is None:
-        raise FormatError(f"{name} is no OTLP file: neither JSON with 'resourceSpans' nor a protobuf message of OTLP traces")
     for message in messages:
         _take_message(message, types, result)
     return result
