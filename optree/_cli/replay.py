@@ -48,8 +48,8 @@ def replay(
 
     A request gets what the same request got then, a call of a tool its result. One that was not recorded is refused, with where it differs.
     Models that are not asked by httpx, aiohttp, botocore or websockets are asked live, and some tools run, which is said.
-    [bold]last[/bold] is no replay itself. The run is recorded as a session of its own. The exit code is the program's, or 1 if a call
-    differed or a recorded one did not come.
+    [bold]last[/bold] is no replay itself. All sessions that the program recorded in that run are answered; the new one is recorded as
+    sessions of its own. The exit code is the program's, or 1 if a call differed or a recorded one did not come.
 
     Example: [bold]optree replay last -- python agent.py[/bold]
     """

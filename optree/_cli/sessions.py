@@ -21,7 +21,7 @@ from optree._store.lock import is_running
 from optree._store.options import StoreOptions
 from optree._store.plain_values import number_of, object_of
 from optree._store.recovery import Loaded, load, names_file
-from optree._store.runs import Run, find_run
+from optree._store.runs import ProgramRun, find_run
 from optree._store.settle import settle_all
 from optree._tree import Tree
 from optree._tree.redacted import outline
@@ -236,15 +236,15 @@ def open_run(txn: str, directory: Directory, *, verbatim: bool = False) -> Opene
     return OpenedRun(run.id or sessions[0][0].txn, sessions, len(sessions) >= len(run.sessions))
 
 
-def run_with(txn: str, directory: Directory) -> Run:
+def run_with(txn: str, directory: Directory) -> ProgramRun:
     """Return the run that a TXN argument means; for a file, which is looked at alone, one without id and sessions."""
     if names_file(txn) or exists(Path(txn)):
-        return Run("", [])
+        return ProgramRun("", [])
     with working("looking for the sessions of the run"):
         return find_run(txn, directory)
 
 
-def unfinished(run: Run, directory: Directory, *, but: str) -> list[Row]:
+def unfinished(run: ProgramRun, directory: Directory, *, but: str) -> list[Row]:
     """Return the sessions of a run that broke off, *but* one."""
     rows = [describe(saved, directory) for saved in run.sessions if saved.txn != but]
     return [row for row in rows if row.state == "interrupted"]

@@ -22,7 +22,7 @@ _FIRST_LINES: Final = 8
 """Lines of a journal among which the session begins: the first is its header."""
 
 
-class Run(NamedTuple):
+class ProgramRun(NamedTuple):
     """A run of a program."""
 
     id: str
@@ -38,13 +38,13 @@ def run_of(saved: Saved) -> str:
     return run if isinstance(run, str) and is_txn(run) else saved.txn
 
 
-def find_run(txn: str, directory: Directory) -> Run:
+def find_run(txn: str, directory: Directory) -> ProgramRun:
     """Return the run that recorded a session. Raises what `Directory.find` does."""
     first = directory.find(txn)
     run = run_of(first)
     since = (txn_time(run) or 0.0) - SOON  # none of its sessions is older; clocks may be set back
     listed = [saved for saved in reversed(directory.saved()) if (txn_time(saved.txn) or since) >= since]
-    return Run(run, [saved for saved in listed if saved.txn == first.txn or run_of(saved) == run])
+    return ProgramRun(run, [saved for saved in listed if saved.txn == first.txn or run_of(saved) == run])
 
 
 def load_run(what: str | Path, directory: Directory, *, but: str = "") -> dict[str, Loaded]:
@@ -53,7 +53,7 @@ def load_run(what: str | Path, directory: Directory, *, but: str = "") -> dict[s
     A file's path means the session in it alone, as does the txn of one of the run *but*. Raises what `load` does.
     """
     first = str(what) if names_file(what) else directory.find(str(what)).txn
-    run = Run("", []) if names_file(what) else find_run(first, directory)
+    run = ProgramRun("", []) if names_file(what) else find_run(first, directory)
     others = [saved.txn for saved in run.sessions if saved.txn != first] if run.id != but else []
     return {loaded.txn: loaded for loaded in (load(one, directory) for one in (first, *others))}
 
