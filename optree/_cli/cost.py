@@ -69,7 +69,7 @@ def cost(
     one, more = ("line of", "lines of") if all_sessions else ("accounting entry of session", "accounting entries of session")
     code = sums.say_unreadable(book, poor, f"{one} {scope}", f"{more} {scope}") or code
     if not (all_sessions or whole_run or as_json):
-        say_run(txn, loaded, where, "cost")
+        say_run(txn, scope, where, "cost")
     if code:
         raise typer.Exit(code)
 

@@ -250,10 +250,10 @@ def unfinished(run: ProgramRun, directory: Directory, *, but: str) -> list[Row]:
     return [row for row in rows if row.state == "interrupted"]
 
 
-def say_run(txn: str, loaded: Loaded, directory: Directory, command: str) -> None:
-    """Say that the run of a session that is shown has more of them, if it has, and the *command* that shows all."""
-    if (count := len(run_with(txn, directory).sessions)) > 1:
-        complain(f"session {loaded.txn} is one of {count:,} of its run; all of them: optree {command} {loaded.txn} --run")
+def say_run(told: str, txn: str, directory: Directory, command: str) -> None:
+    """Say that the run of the session *txn* has more of them, if it has, and the *command* that shows all; *told*: the TXN argument."""
+    if (count := len(run_with(told, directory).sessions)) > 1:
+        complain(f"session {txn} is one of {count:,} of its run; all of them: optree {command} {txn} --run")
 
 
 def _loaded(txn: str, directory: Directory) -> Loaded:

@@ -46,7 +46,7 @@ def tree(
         show_json(_plain(*opened, depth))
         return
     show(_text(*opened, depth), fold=True, redacted=True)
-    say_run(txn, opened[0], where, "tree")
+    say_run(txn, opened[0].txn, where, "tree")
 
 
 def _plain(loaded: Loaded, live: Path | None, depth: int | None) -> dict[str, Any]:
