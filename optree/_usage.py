@@ -338,7 +338,7 @@ def _snake(name: str) -> str:
     return known
 
 
-class _Shape(NamedTuple):
+class _BlockShape(NamedTuple):
     """How a block is read, as far as the names and the types of its members tell."""
 
     held: str | None
@@ -355,7 +355,7 @@ class _Shape(NamedTuple):
 
 
 @lru_cache(256)
-def _shape(names: tuple[str, ...], kinds: tuple[type, ...]) -> _Shape:
+def _shape(names: tuple[str, ...], kinds: tuple[type, ...]) -> _BlockShape:
     """Return how a block is read that has members of these names and types."""
     members = tuple(
         (name, known := _snake(name), _COUNTS.get(known)) for name, kind in zip(names, kinds, strict=True) if kind is not NoneType
@@ -364,7 +364,7 @@ def _shape(names: tuple[str, ...], kinds: tuple[type, ...]) -> _Shape:
     held = _holder(named, dict(zip(names, kinds, strict=True))) if named.keys().isdisjoint(_MAIN) else None
     tier, timings, cached = (named.get(known) for known in ("service_tier", "timings", "cached_tokens"))
     counted = frozenset(known for _, known, kind in members if kind is not None)
-    return _Shape(held, tier, timings, cached, not _RESPONSE.isdisjoint(names), members, counted)
+    return _BlockShape(held, tier, timings, cached, not _RESPONSE.isdisjoint(names), members, counted)
 
 
 def _gather(block: Mapping[str, Any], figures: _Figures, depth: int) -> None:
@@ -389,7 +389,7 @@ def _gather(block: Mapping[str, Any], figures: _Figures, depth: int) -> None:
     _take_members(block, shape, figures)
 
 
-def _take_members(block: Mapping[str, Any], shape: _Shape, figures: _Figures) -> None:
+def _take_members(block: Mapping[str, Any], shape: _BlockShape, figures: _Figures) -> None:
     figures.names.update(shape.counted)
     for name, known, kind in shape.members:
         value = block[name]

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from optree._builder import Op, Turn
 from optree._capture.agno_models import plain
-from optree._capture.agno_tools import CANCELLED, Place
+from optree._capture.agno_tools import CANCELLED, RunPlace
 from optree._capture.hooks import Hook, IsOn
 from optree._nodes import Status
 from optree._tracing import context
@@ -268,9 +268,9 @@ def later(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
         return run
 
-    def place_of(*_args: Any, run_messages: Any = None, **_told: Any) -> Place | None:
+    def place_of(*_args: Any, run_messages: Any = None, **_told: Any) -> RunPlace | None:
         scope = places.pop(id(run_messages), None)
-        return None if scope is None else Place(scope)
+        return None if scope is None else RunPlace(scope)
 
     own, found = own_members(module), list[Hook]()
     for start, does in ((f"{mark}{start}", f"{mark}{does}") for mark in ("", "_") for start, does in _LATER):

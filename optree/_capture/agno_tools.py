@@ -38,8 +38,8 @@ def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:
     kind, log = module.FunctionCall, own_members(module).get("log_exception")
 
     @guarded
-    def called(call: Any) -> _ToolCall | None:
-        return _ToolCall(call) if is_on() else None
+    def called(call: Any) -> _AgnoToolCall | None:
+        return _AgnoToolCall(call) if is_on() else None
 
     hooks: list[Hook] = [
         (kind, "execute", run_within(kind.execute, called)),
@@ -57,12 +57,12 @@ def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:
     return [*hooks, (module, "log_exception", logged)]
 
 
-class _ToolCall:
+class _AgnoToolCall:
     """One call of a tool. One that gives its result in pieces goes on while these are read."""
 
     def __init__(self, call: Any) -> None:
         self.call, self.errors = call, list[BaseException]()
-        self._before: _ToolCall | None = None
+        self._before: _AgnoToolCall | None = None
         self._function: Any = None
 
     @guarded
@@ -140,7 +140,7 @@ class _ToolCall:
         return wrapped(cast("Any", rest if isinstance(items, Iterator) else rest_async), lambda _: node)()
 
 
-_tool: ContextVar[_ToolCall | None] = ContextVar("optree_agno_tool", default=None)
+_tool: ContextVar[_AgnoToolCall | None] = ContextVar("optree_agno_tool", default=None)
 """The one whose function is under way."""
 
 
@@ -148,7 +148,7 @@ def _is_stream(function: Any) -> bool:
     return isgeneratorfunction(function) or isasyncgenfunction(function)
 
 
-class Place(OpScope):
+class RunPlace(OpScope):
     """What runs in a scope that was begun elsewhere, and is ended there."""
 
     def __init__(self, scope: Scope) -> None:
@@ -171,10 +171,10 @@ class Place(OpScope):
         return Result()
 
 
-class _ToolPieces(Place):
+class _ToolPieces(RunPlace):
     """The pieces of a tool's result; its op ends with them."""
 
-    def __init__(self, scope: Scope, tool: _ToolCall) -> None:
+    def __init__(self, scope: Scope, tool: _AgnoToolCall) -> None:
         super().__init__(scope)
         self._tool = tool
 

@@ -48,7 +48,7 @@ def modules(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook the calls of modules."""
 
     @guarded
-    def watching(program: Any, /, *args: Any, **kwargs: Any) -> _Node | None:
+    def watching(program: Any, /, *args: Any, **kwargs: Any) -> _DspyNode | None:
         callers: Any = module.settings.caller_modules if is_on() else None
         return _module(program, callers[-1] if callers else None, args, kwargs) if is_on() else None
 
@@ -61,7 +61,7 @@ def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:
     function, awaited, executes = kind.__call__, kind.acall, asked.execute
 
     @guarded
-    def watching(function: Any, tool: Any, /, *args: Any, **kwargs: Any) -> _Node | None:
+    def watching(function: Any, tool: Any, /, *args: Any, **kwargs: Any) -> _DspyNode | None:
         ends_agent = _is_own(tool.func) and tool.name in _ENDS
         if ends_agent or not is_on():
             return None
@@ -94,7 +94,7 @@ def retrievers(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook the retrievers of a module, which are tools that run in a replay too."""
 
     @guarded
-    def watching(retriever: Any, /, *args: Any, **kwargs: Any) -> _Node | None:
+    def watching(retriever: Any, /, *args: Any, **kwargs: Any) -> _DspyNode | None:
         kind = cast("Any", type(retriever))
         asked = _inputs(getattr(kind, "forward", kind.__call__), args, kwargs)
         return _tool(kind.__name__, asked, of="retrievers of DSPy") if is_on() else None
@@ -107,7 +107,7 @@ def interpreters(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook what runs a model's code, which is a tool that runs in a replay too."""
 
     @guarded
-    def watching(_interpreter: Any, /, code: Any = None, *_args: Any, **_more: Any) -> _Node | None:
+    def watching(_interpreter: Any, /, code: Any = None, *_args: Any, **_more: Any) -> _DspyNode | None:
         is_first = code == getattr(sys.modules.get("dspy.primitives.facade"), "SHIM_SETUP", None)  # DSPy's own, ahead of a model's
         return None if is_first or not is_on() else _tool("python", {"code": code}, of="interpreters of DSPy")
 
@@ -132,11 +132,11 @@ def evaluations(module: ModuleType, is_on: IsOn) -> list[Hook]:
     kind = module.Evaluate
 
     @guarded
-    def watching(evaluate: Any, /, *args: Any, **kwargs: Any) -> _Node | None:
+    def watching(evaluate: Any, /, *args: Any, **kwargs: Any) -> _DspyNode | None:
         asked = _inputs(kind.__call__, args, kwargs)
         told = {"program": type(asked.get("program")).__name__, "examples": len(asked.get("devset") or evaluate.devset or [])}
         begin = functools.partial(_begin_step, agent="Evaluate", name=f"evaluate {told['program']}", type_="evaluate", asked=told)
-        return _Node(begin, lambda result: {"score": result.score}) if is_on() else None
+        return _DspyNode(begin, lambda result: {"score": result.score}) if is_on() else None
 
     return _calls(kind, watching)
 
@@ -145,12 +145,12 @@ def optimizers(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook `compile` of DSPy's optimizers."""
 
     @guarded
-    def watching(optimizer: Any, /, *args: Any, **kwargs: Any) -> _Node | None:
+    def watching(optimizer: Any, /, *args: Any, **kwargs: Any) -> _DspyNode | None:
         kind = cast("Any", type(optimizer))
         asked = _inputs(kind.compile, args, kwargs)
         told = {"program": type(asked.get("student")).__name__, "examples": len(asked.get("trainset") or [])}
         begin = functools.partial(_begin_step, agent=kind.__name__, name=f"compile {kind.__name__}", type_="compile", asked=told)
-        return _Node(begin, lambda _program: None) if is_on() else None
+        return _DspyNode(begin, lambda _program: None) if is_on() else None
 
     known = own_members(module)
     kinds = [kind for name in known["__all__"] if isinstance(kind := known[name], type) and "compile" in own_members(kind)]
@@ -161,8 +161,8 @@ def models(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook the calls of models."""
 
     @guarded
-    def watching(model: Any, /, prompt: Any = None, *_args: Any, messages: Any = None, **more: Any) -> _ModelCall | None:
-        return _ModelCall(model, prompt, messages, more) if is_on() else None
+    def watching(model: Any, /, prompt: Any = None, *_args: Any, messages: Any = None, **more: Any) -> _DspyCall | None:
+        return _DspyCall(model, prompt, messages, more) if is_on() else None
 
     return _calls(module.BaseLM, watching)
 
@@ -187,10 +187,10 @@ def _calls(kind: Any, watching: Callable[..., Any]) -> list[Hook]:
     return [(kind, "__call__", run_within(own["__call__"], watching)), *awaited]
 
 
-class _Node:
+class _DspyNode:
     """What one call becomes in the tree."""
 
-    def __init__(self, begin: Callable[[_Node], object], told: Callable[[Any], Any]) -> None:
+    def __init__(self, begin: Callable[[_DspyNode], object], told: Callable[[Any], Any]) -> None:
         self._begin, self._told = begin, told
         self.given: Callable[[], Any] | None = None
         """Called in place of the function, if it is there."""
@@ -222,7 +222,7 @@ class _Node:
             scope.session.builder.set_final_report(only[0] if len(only) == 1 else told, with_end=True)
 
 
-def _module(program: Any, caller: Any, args: Any, kwargs: Mapping[str, Any]) -> _Node | None:
+def _module(program: Any, caller: Any, args: Any, kwargs: Mapping[str, Any]) -> _DspyNode | None:
     """Return what a module's call becomes; None for a module that one of DSPy's own is made of."""
     kind = cast("Any", type(program))
     name = None if caller is None else _name_in(caller, program)
@@ -233,17 +233,17 @@ def _module(program: Any, caller: Any, args: Any, kwargs: Mapping[str, Any]) -> 
         asked = {member: one for member, one in asked.items() if member not in _OF_PREDICT}
     is_in_tool = name is None and here is not None and here.op is not None and here.op.bare.kind == "tool"
     if caller is None or here is None or is_in_tool or not _AGENTS.isdisjoint(one.__name__ for one in kind.__mro__):
-        return _Node(lambda node: _NESTING.begin_agent(node, name or kind.__name__, _question(asked)), _outputs)
+        return _DspyNode(lambda node: _NESTING.begin_agent(node, name or kind.__name__, _question(asked)), _outputs)
     begin = functools.partial(_begin_step, name=f"module {name or kind.__name__}", type_="module", asked=asked, module=kind.__name__)
-    return _Node(begin, _outputs)
+    return _DspyNode(begin, _outputs)
 
 
-def _tool(name: Any, sent: Mapping[str, Any], of: str = "") -> _Node:
+def _tool(name: Any, sent: Mapping[str, Any], of: str = "") -> _DspyNode:
     """Return what a call of a tool becomes."""
-    return _Node(lambda node: _NESTING.begin_tool(node, text(name), {one: _told(value) for one, value in sent.items()}, of=of), _told)
+    return _DspyNode(lambda node: _NESTING.begin_tool(node, text(name), {one: _told(value) for one, value in sent.items()}, of=of), _told)
 
 
-def _begin_step(node: _Node, *, name: str, type_: str, asked: Mapping[str, Any], agent: str = "", **known: str) -> None:
+def _begin_step(node: _DspyNode, *, name: str, type_: str, asked: Mapping[str, Any], agent: str = "", **known: str) -> None:
     """Begin an op; outside of all sessions, an agent's session."""
     if context.here() is None:
         _NESTING.begin_agent(node, agent, None)
@@ -256,7 +256,7 @@ def _executed(name: Any, function: Any) -> Any:
     within = await_within if inspect.iscoroutinefunction(function) else run_within
     runs = function if CURRENT_REPLAY.answer_tool is None else given_instead(function, _given, awaited=within is await_within)
 
-    def watching(**sent: Any) -> _Node:
+    def watching(**sent: Any) -> _DspyNode:
         return _tool(name, sent)
 
     return within(runs, watching)
@@ -328,7 +328,7 @@ def _question(asked: Mapping[str, Any]) -> str | None:
     return json.dumps(_told(dict(asked)), default=text, ensure_ascii=False) if asked else None
 
 
-class _ModelCall:
+class _DspyCall:
     """One call of a model. What it sends more than once are attempts of one op."""
 
     def __init__(self, model: Any, prompt: Any, messages: Any, more: Mapping[str, Any]) -> None:
@@ -338,7 +338,7 @@ class _ModelCall:
         self._asked = prompt, messages, more
         self._client = ClientCall()
         self.call: FrameworkCall | None = None
-        self._before: _ModelCall | None = None
+        self._before: _DspyCall | None = None
         self.where = context.here()
 
     def begin(self) -> None:
@@ -392,7 +392,7 @@ class _ModelCall:
         return {"model": self.model.model, "choices": choices, **({"usage": _told(usage)} if usage else {})}
 
 
-_call: ContextVar[_ModelCall | None] = ContextVar("optree_dspy_call", default=None)
+_call: ContextVar[_DspyCall | None] = ContextVar("optree_dspy_call", default=None)
 """The one that is under way."""
 
 

@@ -28,7 +28,7 @@ def awaited(module: ModuleType, is_on: IsOn) -> list[Hook]:
     return [(kind, "_do_stream", await_within(function, functools.partial(_sending, module, is_on)))]
 
 
-def _sending(module: ModuleType, is_on: IsOn, _transport: Any, request: Any) -> _Sending | None:
+def _sending(module: ModuleType, is_on: IsOn, _transport: Any, request: Any) -> _TransportSending | None:
     if not is_on():
         return None
     to = urlsplit(text(request.url))
@@ -36,10 +36,10 @@ def _sending(module: ModuleType, is_on: IsOn, _transport: Any, request: Any) -> 
     if exchange is None:
         return None
     answer = ACTIVE.answer(exchange.op, to.path, to.query, exchange.sent)
-    return _Sending(exchange, None if answer is None else functools.partial(_given, module, answer))
+    return _TransportSending(exchange, None if answer is None else functools.partial(_given, module, answer))
 
 
-class _Sending(SentRequest):
+class _TransportSending(SentRequest):
     __slots__ = ()
 
     @guarded

@@ -39,14 +39,14 @@ def agents(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
     def running(agent: Any, task: Any = None, *_args: Any, **_told: Any) -> _Instruments:
         hook_model(agent.model, is_on)
-        return _AgentTurn(agent, task), _AgentSession(agent)
+        return _SmolTurn(agent, task), _SmolSession(agent)
 
     def stepping(agent: Any, step: Any, *_args: Any, **_told: Any) -> _Instruments:
         hook_model(agent.model, is_on)
-        return (_Step(f"step {step.step_number}", "step"),)
+        return (_SmolStep(f"step {step.step_number}", "step"),)
 
     def planning(*_args: Any, **_told: Any) -> _Instruments:
-        return (_Step("planning", "planning"),)
+        return (_SmolStep("planning", "planning"),)
 
     def asked(agent: Any, task: Any = None, /, *_args: Any, **told: Any) -> _Asked | None:
         return _Asked(agent, told.get("task", task)) if is_on() else None
@@ -57,8 +57,8 @@ def agents(module: ModuleType, is_on: IsOn) -> list[Hook]:
     def answering(agent: Any, *_args: Any, **_told: Any) -> _Within | None:
         return _Within("final answer", "step", f"no final answer by step {agent.step_number - 1}") if is_on() else None
 
-    def calling_tool(agent: Any, name: Any = None, arguments: Any = None) -> _Check | None:
-        return _Check(agent, name, arguments) if is_on() else None
+    def calling_tool(agent: Any, name: Any = None, arguments: Any = None) -> _SmolCheck | None:
+        return _SmolCheck(agent, name, arguments) if is_on() else None
 
     return [
         (kind, "_run_stream", _around(kind._run_stream, running, is_on)),  # noqa: SLF001 - `run` may return what is read later
@@ -75,11 +75,11 @@ def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook what calls a tool."""
 
     @guarded
-    def called(tool: Any, /, *args: Any, sanitize_inputs_outputs: bool = False, **kwargs: Any) -> _ToolCall | None:
+    def called(tool: Any, /, *args: Any, sanitize_inputs_outputs: bool = False, **kwargs: Any) -> _SmolToolCall | None:
         if not is_on():
             return None
         made = functools.partial(module.handle_agent_output_types, output_type=tool.output_type)
-        return _ToolCall(text(tool.name), _named(tool, args, kwargs), made if sanitize_inputs_outputs else None)
+        return _SmolToolCall(text(tool.name), _named(tool, args, kwargs), made if sanitize_inputs_outputs else None)
 
     return [(kind, "__call__", run_within(own_members(kind)["__call__"], called)) for kind in (module.Tool, module.PipelineTool)]
 
@@ -176,13 +176,13 @@ class _Yielded(Result):
             self.record(self.last)
 
 
-class _AgentSession(SessionScope):
+class _SmolSession(SessionScope):
     """The session of a run."""
 
     def __init__(self, agent: Any) -> None:
         super().__init__(text(getattr(agent, "name", None) or type(agent).__name__), {})
 
-    def _again(self, function: Callable[..., Any]) -> _AgentSession:  # noqa: ARG002 - made for one run
+    def _again(self, function: Callable[..., Any]) -> _SmolSession:  # noqa: ARG002 - made for one run
         return self
 
     def result(self, handle: Session) -> Result:
@@ -199,7 +199,7 @@ class _AgentSession(SessionScope):
         super().finish(handle, *_ended(status, error))
 
 
-class _AgentTurn(TurnScope):
+class _SmolTurn(TurnScope):
     """The turn in it."""
 
     def __init__(self, agent: Any, task: Any) -> None:
@@ -207,7 +207,7 @@ class _AgentTurn(TurnScope):
         said = asked.task if asked is not None and asked.agent is agent else task
         super().__init__(said if isinstance(said, str) else None, instructions if isinstance(instructions, str) else None, {})
 
-    def _again(self, function: Callable[..., Any]) -> _AgentTurn:  # noqa: ARG002 - as above
+    def _again(self, function: Callable[..., Any]) -> _SmolTurn:  # noqa: ARG002 - as above
         return self
 
     def result(self, handle: Turn) -> Result:  # noqa: ARG002 - the session takes it
@@ -218,14 +218,14 @@ class _AgentTurn(TurnScope):
         super().finish(handle, *_ended(status, error))
 
 
-class _Step(OpScope):
+class _SmolStep(OpScope):
     """A step of a run, or of its own in the program's session."""
 
     def __init__(self, name: str, kind: str) -> None:
         super().__init__("system", name, {"type": kind})
         self._yielded = _Yielded()
 
-    def _again(self, function: Callable[..., Any]) -> _Step:  # noqa: ARG002 - as above
+    def _again(self, function: Callable[..., Any]) -> _SmolStep:  # noqa: ARG002 - as above
         return self
 
     def begin(self, before: Scope | None, holder: Holder | None = None, arguments: Mapping[str, Any] | None = None) -> Scope:
@@ -294,7 +294,7 @@ class _Code(_Within):
         super().returned({"output": _plain(value.output), "logs": value.logs})
 
 
-class _ToolCall:
+class _SmolToolCall:
     """A call of a tool."""
 
     given: Callable[[], Any]
@@ -325,7 +325,7 @@ class _ToolCall:
         _NESTING.fail(self, error)
 
 
-class _Check:
+class _SmolCheck:
     """What a model asks for, before it is called: an op only if there is no such tool, or it does not take these arguments."""
 
     def __init__(self, agent: Any, name: Any, arguments: Any) -> None:

@@ -38,10 +38,10 @@ def _calls(kind: type[Any], is_on: IsOn) -> list[Hook]:
     """Return hooks for what a class for models calls them by itself."""
 
     @guarded
-    def asked(model: Any, messages: Any = None, /, *_args: Any, **told: Any) -> _ModelCall | None:
+    def asked(model: Any, messages: Any = None, /, *_args: Any, **told: Any) -> _SmolModelCall | None:
         if not is_on() or ((call := _call.get()) is not None and call.model is model):  # a method that calls its base class's
             return None
-        return _ModelCall(model, told.pop("messages", messages), told)
+        return _SmolModelCall(model, told.pop("messages", messages), told)
 
     own = own_members(kind)
     found = list[Hook]()
@@ -64,7 +64,7 @@ def hook_model(model: Any, is_on: IsOn) -> None:
             setattr(owner, name, function)
 
 
-def _stream_within(function: Any, watching: Callable[..., _ModelCall | None]) -> Any:
+def _stream_within(function: Any, watching: Callable[..., _SmolModelCall | None]) -> Any:
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
         call = watching(*args, **kwargs)
@@ -82,7 +82,7 @@ def _stream_within(function: Any, watching: Callable[..., _ModelCall | None]) ->
     return run
 
 
-def _noted(deltas: Any, call: _ModelCall) -> Generator[Any]:
+def _noted(deltas: Any, call: _SmolModelCall) -> Generator[Any]:
     try:
         call.begin()
         for delta in deltas:
@@ -99,7 +99,7 @@ def _noted(deltas: Any, call: _ModelCall) -> Generator[Any]:
 _WAYS: Final[tuple[tuple[str, Callable[..., Any]], ...]] = (("generate", run_within), ("generate_stream", _stream_within))
 
 
-class _ModelCall:
+class _SmolModelCall:
     """One call of a model."""
 
     def __init__(self, model: Any, messages: Any, told: Mapping[str, Any]) -> None:
@@ -108,7 +108,7 @@ class _ModelCall:
         self.call: FrameworkCall | None = None
         self._op: Op | None = None
         self._deltas: list[Any] = []
-        self._before: _ModelCall | None = None
+        self._before: _SmolModelCall | None = None
 
     def begin(self) -> None:
         """Be the one that is under way here."""
@@ -179,7 +179,7 @@ class _ModelCall:
         return {"model": getattr(self.model, "model_id", None), "choices": [{"index": 0, "message": _message(answer)}], **spent}
 
 
-_call: ContextVar[_ModelCall | None] = ContextVar("optree_smolagents_call", default=None)
+_call: ContextVar[_SmolModelCall | None] = ContextVar("optree_smolagents_call", default=None)
 """The one that is under way."""
 _ROLES: Final = {"tool-call": "assistant", "tool-response": "user"}
 """What smolagents sends for roles that are its own."""
