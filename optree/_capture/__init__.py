@@ -112,6 +112,15 @@ LIBRARIES: Final = {
             "agno.models.base": "agno_models:models",
         },
     ),
+    "llama-index-core": Library(
+        "0.14",
+        1,
+        {
+            "llama_index_instrumentation.dispatcher": "llama_index:spans",
+            "llama_index.core.agent.workflow.base_agent": "llama_index:tools",
+            "llama_index.core.agent.workflow.multi_agent_workflow": "llama_index:tools",
+        },
+    ),
     "langchain-core": Library(
         "1.7", 2, {"langchain_core.tracers.context": "langchain:callbacks", "langchain_core.tools.base": "langchain:tools"}
     ),
