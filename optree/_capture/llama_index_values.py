@@ -1,0 +1,61 @@
+"""What LlamaIndex's objects say, as plain values. What is still to be read is left as it is: to show it would read it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from optree._values import is_list, own_members, text
+
+
+def is_event(value: Any) -> bool:
+    """Tell whether a value is an event of a workflow."""
+    return any(one.__module__ == "workflows.events" for one in type(value).__mro__)
+
+
+def members(event: Any) -> dict[str, Any]:
+    """Return the members of an event, those too that its class does not name."""
+    declared: Any = own_members(type(event)).get("__pydantic_fields__", {})
+    return {name: getattr(event, name, None) for name in (*declared, *event.keys())}
+
+
+def output_of(result: Any) -> Any:
+    """Return what something came to; None for what is still to be read."""
+    if "Streaming" in type(result).__name__:
+        return None
+    if is_event(result):
+        return output_of(result.result) if type(result).__name__ == "StopEvent" else _event_output(result)
+    if is_list(result):
+        return [_node(one) if hasattr(one, "node") else one for one in result]
+    response = getattr(result, "response", None)
+    return response if isinstance(response, str) or hasattr(response, "model_dump") else result
+
+
+def _event_output(event: Any) -> Any:
+    if (said := getattr(event, "response", None)) is not None and hasattr(event, "structured_response"):
+        return event.structured_response or text(said.content or "")
+    return {type(event).__name__: members(event)}
+
+
+def _node(found: Any) -> dict[str, Any]:
+    """Return a piece of text that was found."""
+    return {"text": found.node.get_content(), "score": found.score, **({"metadata": more} if (more := found.node.metadata) else {})}
+
+
+def query_of(asked: Any) -> str | None:
+    """Return what is asked: a text, a query with one, or a message."""
+    said = getattr(asked, "query_str", None) or getattr(asked, "content", None) or asked
+    return None if said is None else text(said)
+
+
+def question_of(event: Any) -> str | None:
+    """Return what the user says: to an agent a message, or the last one of a history; else what a workflow is given."""
+    if event is None:
+        return None
+    told = members(event)
+    if "user_msg" in told:
+        said: list[Any] = told.get("chat_history") or []
+        history = [one for one in said if getattr(one.role, "value", one.role) == "user"]
+        return query_of(told["user_msg"] or (history[-1] if history else None))
+    name, only = next(iter(told.items())) if len(told) == 1 else ("", None)
+    return f"{name}: {only}" if isinstance(only, str) else json.dumps(told, default=text, ensure_ascii=False) if told else None
