@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from asyncio import CancelledError
+from asyncio import CancelledError, Future, current_task
 from collections.abc import AsyncGenerator, Callable, Generator, Hashable, Mapping
 from types import AsyncGeneratorType, GeneratorType, ModuleType
 from typing import Any, Final, cast
@@ -373,6 +373,16 @@ def _run_began(id_: str, workflow: Any, arguments: Mapping[str, Any], parent: Ha
     _SPANS.going[id_] = _SPANS.around(parent)
     name = program_name() if run.agent == _DEFAULT_AGENT and context.here() is None else run.agent
     _SPANS.nesting.begin_agent(id_, name, run.asked, _SPANS.above(parent), system=run.system)
+    if (task := current_task()) is not None:  # which ends it, should the hooks be taken out meanwhile
+        task.add_done_callback(functools.partial(_run_over, id_))
+
+
+@guarded
+def _run_over(id_: str, task: Future[Any]) -> None:
+    if id_ in _SPANS.runs and id_ not in _SPANS.late:
+        for call in [key for key in list(_SPANS.calls) if id_ in _SPANS.going.get(key, ())]:
+            _SPANS.end_call(call, None, GeneratorExit())
+        _SPANS.end(id_, CancelledError() if task.cancelled() else task.exception())
 
 
 def _step_began(id_: str, run: _WorkflowRun, name: str, arguments: Mapping[str, Any]) -> None:
