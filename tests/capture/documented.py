@@ -63,6 +63,7 @@ class Documented:
         (folder / "prices.json").write_text(json.dumps(PRICES))
         self.line.env |= {
             "OPENAI_BASE_URL": f"{provider.url}/v1",
+            "OPENAI_API_BASE": f"{provider.url}/v1",  # as LlamaIndex has it
             "OPENAI_API_KEY": "none",
             "ANTHROPIC_BASE_URL": provider.url,
             "ANTHROPIC_API_KEY": "none",
