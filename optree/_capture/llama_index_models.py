@@ -51,6 +51,11 @@ class ModelCall:
         is_inside = self._stream is None or getattr(stream, "gi_running", False) or getattr(stream, "ag_running", False)
         return is_inside and not self._is_over
 
+    @property
+    def _name(self) -> str:
+        name = getattr(self.model.metadata, "model_name", None)
+        return type(self.model).__name__ if name in (None, "unknown") else text(name)
+
     def asked(self, messages: Any, more: Any) -> None:
         """Take what an event tells that it is asked."""
         self._asked, self._more, self._is_told = messages, more, True
@@ -84,12 +89,11 @@ class ModelCall:
             call.is_seen = True
         if call.is_seen:
             return None
-        name = getattr(model.metadata, "model_name", None)
         asked = [self._asked] if isinstance(self._asked, str) else self._asked if is_list(self._asked) else []
         sent = {name: one for name in _PARAMETERS if (one := getattr(model, name, None)) not in (None, [])}
         more = {name: _tools_of(one) if name == "tools" else one for name, one in self._more.items() if name not in _INTERNAL}
         return call.begin(
-            self._provider, type(model).__name__ if name in (None, "unknown") else text(name), [_message(one) for one in asked], sent | more
+            self._provider, self._name, [_message(one) for one in asked], sent | more
         )
 
     @guarded
@@ -101,7 +105,7 @@ class ModelCall:
             told = getattr(answer, "message", None)
             said = {"role": "assistant", "content": text(answer.text)} if told is None else _message(told)
             choice = {"index": 0, "message": said, "finish_reason": "tool_calls" if said.get("tool_calls") else "stop"}
-            found = {"model": getattr(self.model.metadata, "model_name", None), "choices": [choice], **_usage(answer)}
+            found = {"model": self._name, "choices": [choice], **_usage(answer)}
         self.call.failure = class_of_error(error)
         self.call.end(found, *ended_by(error))
 
