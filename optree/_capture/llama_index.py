@@ -260,6 +260,7 @@ def _goes_on(key: str, answer: Any, around: tuple[Hashable, ...]) -> None:
     """Take an answer that the program, or a thread of a chat engine, has yet to read: the node ends with that."""
     _SPANS.going[key] = around
     if hasattr(answer, "chat_stream"):
+        finalize(answer, _finished, key, None, GeneratorExit())
         if _SPANS.written.pop(key, key) is None:
             _finished(key, answer.response)
         return

@@ -92,9 +92,7 @@ class ModelCall:
         asked = [self._asked] if isinstance(self._asked, str) else self._asked if is_list(self._asked) else []
         sent = {name: one for name in _PARAMETERS if (one := getattr(model, name, None)) not in (None, [])}
         more = {name: _tools_of(one) if name == "tools" else one for name, one in self._more.items() if name not in _INTERNAL}
-        return call.begin(
-            self._provider, self._name, [_message(one) for one in asked], sent | more
-        )
+        return call.begin(self._provider, self._name, [_message(one) for one in asked], sent | more)
 
     @guarded
     def end(self, answer: Any, error: BaseException | None) -> None:

@@ -12,6 +12,7 @@ from llama_index.core.llms.mock import MockFunctionCallingLLM
 from llama_index.llms.openai import OpenAI
 
 import optree
+from optree._capture.llama_index import _SPANS
 from optree._tree import walk_ops, walk_sessions
 from tests.capture.calls import USAGE
 from tests.capture.provider import Reply, events
@@ -22,6 +23,15 @@ MARKS = [
 ]
 REFUSED = Reply({"error": {"message": "no such model"}}, status=404)
 _CHUNK = {"id": "chat-1", "object": "chat.completion.chunk", "created": 1, "model": "gpt-5-2026"}
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    """Have nothing of a run be known when that is over."""
+    kept = (_SPANS.parents, _SPANS.runs, _SPANS.calls, _SPANS.going, _SPANS.late, _SPANS.written)
+    before = [set(one) for one in kept]
+    yield
+    assert before == [set(one) for one in kept]
 
 
 def asks_for(*calls):

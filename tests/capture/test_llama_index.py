@@ -11,20 +11,19 @@ if find_spec("llama_index") is None:
 
 from llama_index.core.agent.workflow import AgentWorkflow, FunctionAgent, ReActAgent
 from llama_index.core.llms import ChatMessage
-from llama_index.core.tools import FunctionTool, QueryEngineTool
+from llama_index.core.tools import FunctionTool
 from llama_index.core.workflow import Context, Event, HumanResponseEvent, InputRequiredEvent, StartEvent, StopEvent, Workflow, step
 from pydantic import BaseModel
 from workflows.errors import WorkflowCancelledByUser, WorkflowTimeoutError
 from workflows.retry_policy import ConstantDelayRetryPolicy
 
 import optree
-from optree._capture.llama_index import _SPANS
 from optree._capture.program import program_name
 from optree._nodes import Tokens
 from optree._tree import walk_sessions
 from optree._values import decode
 from tests.capture.calls import CHAT, CHAT_EVENTS, CHAT_TOOL
-from tests.capture.llamas import (  # noqa: F401 - model_of_llama_index is a fixture
+from tests.capture.llamas import (  # noqa: F401 - two are fixtures
     MARKS,
     REFUSED,
     TOOL_EVENTS,
@@ -34,9 +33,9 @@ from tests.capture.llamas import (  # noqa: F401 - model_of_llama_index is a fix
     broken,
     call,
     calls_of,
-    engine_of,
     forecaster,
     model_of_llama_index,
+    nothing_is_left,
     ops_of,
     paths_of,
     scripted,
@@ -44,15 +43,6 @@ from tests.capture.llamas import (  # noqa: F401 - model_of_llama_index is a fix
 )
 
 pytestmark = MARKS
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_left():
-    """Have nothing of a run be known when that is over."""
-    kept = (_SPANS.parents, _SPANS.runs, _SPANS.calls, _SPANS.going, _SPANS.late, _SPANS.written)
-    before = [set(one) for one in kept]
-    yield
-    assert before == [set(one) for one in kept]
 
 
 @pytest.mark.captured("llama-index-core", "FunctionAgent", "tools", "streamed", added="one line", checks=("agents", "calls", "tokens"))
@@ -291,86 +281,6 @@ def test_a_tool_that_waits_for_a_person(recording):
     waiting, answered = ops_of(recording, "confirm")
     assert ("ok", ["waits for an event"], None) == (waiting.status, [log.message for log in waiting.logs], waiting.response)
     assert ("ok", "yes", {}) == (answered.status, decode(answered.response.payload), decode(answered.request.payload))
-
-
-@pytest.mark.captured("llama-index-core", "query engines", "plain", "streamed", added="one line", checks=("calls", "answers", "tools"))
-@pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize("kind", ["http", "own"])
-def test_a_query_engine(recording, provider, model, streaming, kind):
-    """A query is an op with question and answer, in it what was retrieved and the call; it ends with a stream that is read."""
-    provider.says(CHAT_EVENTS if streaming else CHAT)
-    engine = engine_of(model if kind == "http" else Own(), streaming=streaming)
-    with optree.session("lead") as session, optree.turn(user="Weather?"):
-        assert "It rains" == str(engine.query("Weather?"))
-        with optree.tool("speaker") as behind:
-            pass
-    query, retriever, answer = ops_of(recording)[:3]
-    assert ("system", "RetrieverQueryEngine", {"query": "Weather?"}, "It rains") == (
-        query.kind, query.name, decode(query.request.payload), decode(query.response.payload),
-    )  # fmt: skip
-    assert ("tool", "VectorIndexRetriever", {"query": "Weather?"}) == (retriever.kind, retriever.name, decode(retriever.request.payload))
-    assert [("Athens is rainy", {"page": 1})] == [(one["text"], one["metadata"]) for one in decode(retriever.response.payload)]
-    assert ("llm", [query.path] * 2, None) == (answer.kind, [retriever.parent_op, answer.parent_op], behind.node.parent_op)
-    assert (1, 8 if kind == "http" else 3) == (session.totals.llm_requests, session.totals.input_tokens)
-
-
-@pytest.mark.parametrize("kind", ["http", "own"])
-def test_an_asynchronous_query(recording, provider, model, kind):
-    """An awaited query is the same, with a stream that another task reads."""
-    provider.says(CHAT_EVENTS)
-
-    async def asking():
-        answer = await engine_of(model if kind == "http" else Own(), streaming=True).aquery("Weather?")
-
-        async def read():
-            return "".join([piece async for piece in answer.async_response_gen()])
-
-        return await asyncio.create_task(read())
-
-    assert "It rains" == asyncio.run(asking())
-    session = recording.tree.session
-    assert (program_name(), "ok", "It rains") == (session.agent_id, session.status, decode(session.final_report))
-    assert ({"user": "Weather?"}, ["tool", "llm"], 1) == (
-        session.turns[0].prompts, [op.kind for op in session.turns[0].ops], session.totals.llm_requests,
-    )  # fmt: skip
-
-
-def test_a_stream_that_is_not_read_to_its_end(recording, provider, model):
-    """An answer that the program reads in part is cancelled with its call; one that it does not read asked no model."""
-    provider.says(CHAT_EVENTS)
-    for engine in (engine_of(model, streaming=True), engine_of(Own(), streaming=True)):
-        answer = engine.query("Weather?")
-        assert "It" == next(answer.response_gen).strip()
-        answer.response_gen.close()
-        engine.query("Weather?")
-    runs = [one.tree.session for one in recording.sessions]
-    assert ["cancelled"] * 4 == [run.status for run in runs]
-    assert [["cancelled"], [], ["cancelled"], []] == [[op.status for op in run.turns[0].ops if op.kind == "llm"] for run in runs]
-    assert optree.current_session() is None
-
-
-@pytest.mark.parametrize("kind", ["http", "own"])
-@pytest.mark.parametrize("streaming", [False, True])
-def test_a_chat_engine(recording, provider, model, streaming, kind):
-    """What is said to a chat engine is the turn of a session, whose stream a thread reads."""
-    provider.says(CHAT_EVENTS if streaming else CHAT)
-    index = engine_of(Own())._retriever._index
-    chat = index.as_chat_engine(llm=model if kind == "http" else Own(), chat_mode="context")
-    found = chat.stream_chat("Weather?") if streaming else chat.chat("Weather?")
-    assert "It rains" == ("".join(found.response_gen) if streaming else str(found))
-    session = recording.tree.session
-    assert (program_name(), {"user": "Weather?"}, "ok", "It rains") == (
-        session.agent_id, session.turns[0].prompts, session.status, decode(session.final_report),
-    )  # fmt: skip
-    assert (["tool", "llm"], 1) == ([op.kind for op in session.turns[0].ops], session.totals.llm_requests)
-
-
-def test_an_engine_as_a_tool(recording):
-    """A query engine that an agent has as a tool is in the op of that."""
-    tool = QueryEngineTool.from_defaults(engine_of(Own()), name="almanac", description="Knows")
-    assert "It rains" == ask(forecaster(scripted(call("almanac", input="Weather?"), "It rains"), tool))
-    [op], [query] = ops_of(recording, "almanac"), ops_of(recording, "RetrieverQueryEngine")
-    assert ({"input": "Weather?"}, "It rains", op.path) == (decode(op.request.payload), decode(op.response.payload), query.parent_op)
 
 
 class Forecast(BaseModel):

@@ -31,6 +31,7 @@ def test_the_programs_that_are_asked_for_are_there():
         "smolagents": whole | {"plain", "streamed"},
         "dspy": {"plain", *whole},
         "strands-agents": whole | {"streamed"},
+        "llama-index-core": whole | {"plain", "streamed"},
         "claude-agent-sdk": whole,
     }
     found = {}

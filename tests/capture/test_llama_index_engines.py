@@ -1,0 +1,148 @@
+"""Query and chat engines of LlamaIndex: what they do is within their ops, which end with the answer, be it streamed."""
+
+import asyncio
+from importlib.util import find_spec
+
+import pytest
+
+if find_spec("llama_index") is None:
+    pytest.skip("llama-index-core is tried in an environment of its own: make test-frameworks", allow_module_level=True)
+
+from llama_index.core.base.base_selector import BaseSelector, SelectorResult, SingleSelection
+from llama_index.core.postprocessor import SimilarityPostprocessor
+from llama_index.core.query_engine import RouterQueryEngine
+from llama_index.core.tools import QueryEngineTool
+
+import optree
+from optree._capture.program import program_name
+from optree._values import decode
+from tests.capture.calls import CHAT, CHAT_EVENTS
+from tests.capture.llamas import (  # noqa: F401 - two are fixtures
+    MARKS,
+    Own,
+    ask,
+    call,
+    engine_of,
+    forecaster,
+    model_of_llama_index,
+    nothing_is_left,
+    ops_of,
+    scripted,
+)
+
+pytestmark = MARKS
+
+
+@pytest.mark.captured("llama-index-core", "query engines", "plain", "streamed", added="one line", checks=("calls", "answers", "tools"))
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("kind", ["http", "own"])
+def test_a_query_engine(recording, provider, model, streaming, kind):
+    """A query is an op with question and answer, in it what was retrieved and the call; it ends with a stream that is read."""
+    provider.says(CHAT_EVENTS if streaming else CHAT)
+    engine = engine_of(model if kind == "http" else Own(), streaming=streaming)
+    with optree.session("lead") as session, optree.turn(user="Weather?"):
+        assert "It rains" == str(engine.query("Weather?"))
+        with optree.tool("speaker") as behind:
+            pass
+    query, retriever, answer = ops_of(recording)[:3]
+    assert ("system", "RetrieverQueryEngine", {"query": "Weather?"}, "It rains") == (
+        query.kind, query.name, decode(query.request.payload), decode(query.response.payload),
+    )  # fmt: skip
+    assert ("tool", "VectorIndexRetriever", {"query": "Weather?"}) == (retriever.kind, retriever.name, decode(retriever.request.payload))
+    assert [("Athens is rainy", {"page": 1})] == [(one["text"], one["metadata"]) for one in decode(retriever.response.payload)]
+    assert ("llm", [query.path] * 2, None) == (answer.kind, [retriever.parent_op, answer.parent_op], behind.node.parent_op)
+    assert (1, 8 if kind == "http" else 3) == (session.totals.llm_requests, session.totals.input_tokens)
+
+
+@pytest.mark.parametrize("kind", ["http", "own"])
+def test_an_asynchronous_query(recording, provider, model, kind):
+    """An awaited query is the same, with a stream that another task reads."""
+    provider.says(CHAT_EVENTS)
+
+    async def asking():
+        answer = await engine_of(model if kind == "http" else Own(), streaming=True).aquery("Weather?")
+
+        async def read():
+            return "".join([piece async for piece in answer.async_response_gen()])
+
+        return await asyncio.create_task(read())
+
+    assert "It rains" == asyncio.run(asking())
+    session = recording.tree.session
+    assert (program_name(), "ok", "It rains") == (session.agent_id, session.status, decode(session.final_report))
+    assert ({"user": "Weather?"}, ["tool", "llm"], 1) == (
+        session.turns[0].prompts, [op.kind for op in session.turns[0].ops], session.totals.llm_requests,
+    )  # fmt: skip
+
+
+def test_a_stream_that_is_not_read_to_its_end(recording, provider, model):
+    """An answer that the program reads in part is cancelled with its call; one that it does not read asked no model."""
+    provider.says(CHAT_EVENTS)
+    for engine in (engine_of(model, streaming=True), engine_of(Own(), streaming=True)):
+        answer = engine.query("Weather?")
+        assert "It" == next(answer.response_gen).strip()
+        answer.response_gen.close()
+        engine.query("Weather?")
+    runs = [one.tree.session for one in recording.sessions]
+    assert ["cancelled"] * 4 == [run.status for run in runs]
+    assert [["cancelled"], [], ["cancelled"], []] == [[op.status for op in run.turns[0].ops if op.kind == "llm"] for run in runs]
+    assert optree.current_session() is None
+
+
+@pytest.mark.parametrize("kind", ["http", "own"])
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_chat_engine(recording, provider, model, streaming, kind):
+    """What is said to a chat engine is the turn of a session, whose stream a thread reads."""
+    provider.says(CHAT_EVENTS if streaming else CHAT)
+    index = engine_of(Own())._retriever._index
+    chat = index.as_chat_engine(llm=model if kind == "http" else Own(), chat_mode="context")
+    found = chat.stream_chat("Weather?") if streaming else chat.chat("Weather?")
+    assert "It rains" == ("".join(found.response_gen) if streaming else str(found))
+    session = recording.tree.session
+    assert (program_name(), {"user": "Weather?"}, "ok", "It rains") == (
+        session.agent_id, session.turns[0].prompts, session.status, decode(session.final_report),
+    )  # fmt: skip
+    assert (["tool", "llm"], 1) == ([op.kind for op in session.turns[0].ops], session.totals.llm_requests)
+
+
+@pytest.mark.parametrize("method", ["query", "aquery"])
+def test_engines_in_engines(recording, method):
+    """What an engine has another one answer is in its op, beside what sorts out what was found."""
+    inner = engine_of(Own(), node_postprocessors=[SimilarityPostprocessor(similarity_cutoff=9.0)])
+    router = RouterQueryEngine.from_defaults(
+        [QueryEngineTool.from_defaults(inner, name="almanac", description="Knows")], llm=Own(), selector=First()
+    )
+    with optree.session("lead"):
+        found = getattr(router, method)("Weather?")
+        assert "Empty Response" == str(asyncio.run(found) if method == "aquery" else found)
+    assert [
+        ("RouterQueryEngine", None),
+        ("RetrieverQueryEngine", "1.1"),
+        ("VectorIndexRetriever", "1.2"),
+        ("SimilarityPostprocessor", "1.2"),
+    ] == [(op.name, op.parent_op) for op in ops_of(recording)]
+    assert [] == decode(ops_of(recording, "SimilarityPostprocessor")[0].response.payload)
+
+
+class First(BaseSelector):
+    """Choose the first engine."""
+
+    def _select(self, choices, query):  # noqa: ARG002 - as it is called
+        return SelectorResult(selections=[SingleSelection(index=0, reason="It is the first")])
+
+    async def _aselect(self, choices, query):
+        return self._select(choices, query)
+
+    def _get_prompts(self):
+        return {}
+
+    def _update_prompts(self, prompts):
+        """There are none."""
+
+
+def test_an_engine_as_a_tool(recording):
+    """A query engine that an agent has as a tool is in the op of that."""
+    tool = QueryEngineTool.from_defaults(engine_of(Own()), name="almanac", description="Knows")
+    assert "It rains" == ask(forecaster(scripted(call("almanac", input="Weather?"), "It rains"), tool))
+    [op], [query] = ops_of(recording, "almanac"), ops_of(recording, "RetrieverQueryEngine")
+    assert ({"input": "Weather?"}, "It rains", op.path) == (decode(op.request.payload), decode(op.response.payload), query.parent_op)
