@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from typing import Any, Final
 from weakref import finalize, ref
 
+from optree._builder import Op
 from optree._capture.nesting import FrameworkCall
 from optree._capture.observed import TOLD, ended_by
 from optree._tracing.failures import class_of_error
@@ -29,6 +30,7 @@ class ModelCall:
         self._asked, self._more = asked, dict[str, Any]()
         self._is_told = self._has_come = self._is_over = False
         self._stream: ref[Any] | None = None
+        self._begun: Op | None = None
         module = type(model).__module__
         self._provider = module.split(".")[2] if module.startswith(_INTEGRATIONS) else None
 
@@ -82,9 +84,11 @@ class ModelCall:
         if response.delta:
             op.chunk(text(response.delta))
 
-    def _op(self) -> Any:
+    def _op(self) -> Op | None:
         """Return the op of one that is not seen on the wire."""
         call, model = self.call, self.model
+        if self._begun is not None:
+            return self._begun
         if self._provider is not None and TOLD.get() is not call:  # it is read elsewhere than it was made: the wire tells of it by itself
             call.is_seen = True
         if call.is_seen:
@@ -92,25 +96,28 @@ class ModelCall:
         asked = [self._asked] if isinstance(self._asked, str) else self._asked if is_list(self._asked) else []
         sent = {name: one for name in _PARAMETERS if (one := getattr(model, name, None)) not in (None, [])}
         more = {name: _tools_of(one) if name == "tools" else one for name, one in self._more.items() if name not in _INTERNAL}
-        return call.begin(self._provider, self._name, [_message(one) for one in asked], sent | more)
+        self._begun = call.begin(self._provider, self._name, [_message(one) for one in asked], sent | more)
+        return self._begun
 
     @guarded
     def end(self, answer: Any, error: BaseException | None) -> None:
         """Take the answer, or that none came."""
         self._is_over = True
         found = None
-        if self._op() is not None and answer is not None:
-            told = getattr(answer, "message", None)
-            said = {"role": "assistant", "content": text(answer.text)} if told is None else _message(told)
-            choice = {"index": 0, "message": said, "finish_reason": "tool_calls" if said.get("tool_calls") else "stop"}
-            found = {"model": self._name, "choices": [choice], **_usage(answer)}
-        self.call.failure = class_of_error(error)
-        self.call.end(found, *ended_by(error))
+        try:
+            if self._op() is not None and answer is not None:
+                told = getattr(answer, "message", None)
+                said = {"role": "assistant", "content": text(answer.text)} if told is None else _message(told)
+                choice = {"index": 0, "message": said, "finish_reason": "tool_calls" if said.get("tool_calls") else "stop"}
+                found = {"model": self._name, "choices": [choice], **_usage(answer)}
+        finally:
+            self.call.failure = class_of_error(error)
+            self.call.end(found, *ended_by(error))
 
 
 _call: ContextVar[ModelCall | None] = ContextVar("optree_llama_index_call", default=None)
 """The last one that was begun here."""
-_PARAMETERS: Final = ("temperature", "top_p", "max_tokens", "seed", "stop", "context_window")
+_PARAMETERS: Final = ("temperature", "top_p", "max_tokens", "seed", "stop")
 _INTERNAL: Final = ("formatted",)
 
 
