@@ -41,8 +41,19 @@ _OLDEST: Final = {"websockets": 16}
 LIBRARIES: Final = {
     "httpx": Library("0.28", 1, {"httpx": "hooks:http_client"}),
     "httpx2": Library("2.16", 3, {"httpx2": "hooks:http_client"}),
-    "openai": Library("3.54", 4, {"openai._base_client": "hooks:sdk_client"}),
-    "anthropic": Library("2.12", 3, {"anthropic._base_client": "hooks:sdk_client"}),
+    "openai": Library(
+        "3.54", 4, {"openai._base_client": "hooks:sdk_client", "openai.lib.responses_tool_runner": "sdk_tools:openai_functions"}
+    ),
+    "anthropic": Library(
+        "2.12",
+        3,
+        {
+            "anthropic._base_client": "hooks:sdk_client",
+            "anthropic.lib.tools._beta_functions": "sdk_tools:anthropic_functions",
+            "anthropic.lib.tools._beta_builtin_memory_tool": "sdk_tools:anthropic_memories",
+        },
+    ),
+    "google-genai": Library("3.4", 4, {"google.genai._extra_utils": "sdk_tools:gemini_functions"}),
     "aiohttp": Library("3.14", 4, {"aiohttp.client": "aiohttp:client", "aiohttp.client_ws": "websockets:aiohttp_client"}),
     "websockets": Library(
         "17.4",

@@ -165,6 +165,10 @@ class Nesting:
         node = self._open.get(key)
         return None if node is None else node.scope
 
+    def holds(self, scope: Scope) -> bool:
+        """Tell whether a scope is that of a node here."""
+        return self._node(scope) is not None
+
     def op(self, key: Hashable) -> Op | None:
         """Return the op of a node that is one."""
         scope = self.scope(key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
-from typing import Any, Final, Generic, NoReturn, TypeVar, overload
+from typing import Any, Final, Generic, TypeVar, overload
 
 from optree._builder import Op, SessionTreeBuilder, Turn
 from optree._builder.core import Core, Encoded
@@ -251,8 +251,7 @@ class OpScope(_Instrument[Op]):
         super().__init__()
         self._block = block  # the attributes as JSON, where these are known
         self._kind: OpKind = kind
-        self._name = name
-        self._attributes = attributes
+        self._name, self._attributes = name, attributes
 
     def begin(self, before: Scope | None, holder: Holder | None = None, arguments: Mapping[str, Any] | None = None) -> Scope:
         name = self._name or self._kind
@@ -307,6 +306,11 @@ class OpScope(_Instrument[Op]):
 
     def result(self, handle: Op) -> Result:
         return ModelResult(handle) if self._kind == "llm" else OpResult(handle)
+
+    @property
+    def kind(self) -> OpKind:
+        """Of what kind the op is."""
+        return self._kind
 
     def _again(self, function: Callable[..., Any]) -> OpScope:
         return OpScope(self._kind, self._name or name_of(function), self._attributes, self._block)
@@ -380,7 +384,7 @@ def turn(function: Any = None, /, *, user: str | None = None, system: str | None
     """
     try:
         if function is not None and not _decorates(function):
-            _refuse(function)
+            raise SetupError(f"turn({function!r}) is not possible: write turn(user=…) or use @turn on a function")  # noqa: TRY301
         if function is None and not RUNTIME.config.enabled:
             return SwitchedOff(TurnScope.unrecorded, TurnScope, user, system, attributes)
         scope = TurnScope(user, system, attributes)
@@ -481,10 +485,6 @@ def _of_model(provider: str, model: str) -> tuple[str | None, Mapping[str, Any],
     """Return the name of a model's op, its attributes, and these as JSON."""
     known = {"provider": provider, "model": model}
     return ":".join(filter(None, (provider, model))) or None, known, Encoded(raw(known))
-
-
-def _refuse(value: object) -> NoReturn:
-    raise SetupError(f"turn({value!r}) is not possible: write turn(user=…) or use @turn on a function")
 
 
 def _decorates(value: object) -> bool:

@@ -30,6 +30,7 @@ from optree.errors import SetupError
 
 F = TypeVar("F", bound=Callable[..., Any])
 _METHODS: tuple[Any, ...] = (staticmethod, classmethod)
+INSTRUMENT = "optree_instrument"  # the attribute of a decorated function that has its instrument
 _DATA = frozenset({str, int, float, bool, list, dict, tuple})
 KEPT_BYTES = MAX_TEXT // 2
 """JSON of a generator's items that is kept for the op's response; what comes after it is counted."""
@@ -84,16 +85,10 @@ def wrapped(function: F, again: Callable[[Callable[..., Any]], Any]) -> F:
     if inspect.isclass(function):
         raise SetupError(f"the class {function.__name__} cannot be traced as a whole: decorate its method that runs")
     names = _parameters(function)
-    make: Callable[..., Any]
-    if inspect.isasyncgenfunction(function):
-        make = _async_generator
-    elif inspect.isgeneratorfunction(function):
-        make = _generator
-    elif inspect.iscoroutinefunction(function):
-        make = _coroutine
-    else:
-        make = _function
-    decorated: F = make(function, again(function), names)
+    make: Callable[..., Any] = next((make for is_one, make in _KINDS if is_one(function)), _function)
+    instrument = again(function)
+    decorated: F = make(function, instrument, names)
+    setattr(decorated, INSTRUMENT, instrument)
     return decorated
 
 
@@ -193,6 +188,11 @@ def _async_generator(function: Callable[..., Any], instrument: Instrument, names
             raise
 
     return call
+
+
+_KINDS: Any = (
+    (inspect.isasyncgenfunction, _async_generator), (inspect.isgeneratorfunction, _generator), (inspect.iscoroutinefunction, _coroutine),
+)  # fmt: skip
 
 
 def _begun(instrument: Instrument, names: Names, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Piece | UnrecordedPiece:

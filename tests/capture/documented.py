@@ -21,6 +21,8 @@ EITHER = ("one line", "--auto")
 """The ways to have a program recorded."""
 BILL = ("requests", "answers", "tokens", "price")
 """What is checked of a program whose calls and whose bill are."""
+RAN = ("tools", *BILL)
+"""What is checked of one whose client runs its tools."""
 TREE = ("agents", "tools", "requests", "tokens", "price")
 """What is checked of one whose agents and tools are too."""
 RESUMED = ("tools", "requests", "tokens", "price")

@@ -16,7 +16,7 @@ from tests.capture.calls import (
     RESPONSE_EVENTS,
     RESPONSE_PARSED,
 )
-from tests.capture.documented import BILL, EITHER, Billed
+from tests.capture.documented import BILL, EITHER, RAN, Billed
 from tests.capture.provider import Reply, events
 
 OPENAI = Billed("openai-compatible:gpt-5", Tokens(8, 5, 4, 0, 17, 3), 60.5)
@@ -228,6 +228,30 @@ def test_openai_responses_parsed(documented):
     assert '{"said": "It rains"}' == documented.said()
 
 
+RUNNER = """
+from openai import OpenAI
+from openai.lib.responses_tool_runner import RegisteredFunction, ResponsesToolRunner
+
+tool = {"type": "function", "name": "weather", "strict": True, "parameters": {
+    "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"], "additionalProperties": False}}
+
+runner = ResponsesToolRunner(functions=[RegisteredFunction(tool, lambda arguments: f"rain in {arguments['city']}")])
+response = runner.run(OpenAI(), {"model": "gpt-5", "input": [{"role": "user", "content": "Weather?"}]}, max_steps=4)
+print(response.output_text)
+"""
+
+
+@pytest.mark.captured("openai", "ResponsesToolRunner", "tools", added=EITHER, checks=RAN)
+def test_openai_tool_runner(documented):
+    """A function that the runner calls is an op, between the calls around it, in one turn."""
+    assert "It rains\n" == documented.run(RUNNER, RESPONSE_TOOL, RESPONSE)
+    assert [None, "function_call", "function_call_output"] == [one.get("type") for one in documented.requests()[1]["messages"]]
+    assert [OPENAI] * 2 == documented.bill()
+    assert [("weather", {"city": "Athens"})] == documented.asked_for()
+    assert [("weather", {"city": "Athens"}, "rain in Athens")] == documented.tools()
+    assert [("Weather?", 3)] == documented.turns()
+
+
 MESSAGES = """
 import anthropic
 
@@ -317,11 +341,63 @@ while True:
     messages.append({"role": "user", "content": results})
 print(response.content[0].text)
 """
+MESSAGES_RUNNER = """
+import anthropic
+from anthropic import beta_tool
+
+client = anthropic.Anthropic()
+
+@beta_tool
+def weather(city: str) -> str:
+    "Tell the weather."
+    return f"rain in {city}"
+
+runner = client.beta.messages.tool_runner(
+    model="claude-sonnet-4-5", max_tokens=1024, tools=[weather], messages=[{"role": "user", "content": "Weather?"}]
+)
+for message in runner:
+    pass
+print(message.content[0].text)
+"""
+MESSAGES_RUNNER_STREAMED = """
+import asyncio
+
+from anthropic import AsyncAnthropic, beta_async_tool
+
+@beta_async_tool
+async def weather(city: str) -> str:
+    "Tell the weather."
+    return f"rain in {city}"
+
+async def main():
+    async with AsyncAnthropic() as client:
+        runner = client.beta.messages.tool_runner(
+            model="claude-sonnet-4-5", max_tokens=1024, tools=[weather], messages=[{"role": "user", "content": "Weather?"}], stream=True
+        )
+        async for stream in runner:
+            async for event in stream:
+                if event.type == "text":
+                    print(event.text, end="")
+    print()
+
+asyncio.run(main())
+"""
 _SAID = json.loads(MESSAGE.pieces[0])
 _THOUGHT = {"type": "thinking", "thinking": "Look outside.", "signature": "s"}
 THINKS = Reply({**_SAID, "content": [_THOUGHT, *_SAID["content"]]})
 USES = Reply(
     {**_SAID, "content": [{"type": "tool_use", "id": "call-1", "name": "weather", "input": {"city": "Athens"}}], "stop_reason": "tool_use"}
+)
+_USES = json.loads(USES.pieces[0])
+USES_EVENTS = events(
+    {"type": "message_start", "message": {**_USES, "content": [], "stop_reason": None}},
+    {"type": "content_block_start", "index": 0, "content_block": {**_USES["content"][0], "input": {}}},
+    {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": '{"city": "Athens"}'}},
+    {"type": "content_block_stop", "index": 0},
+    {"type": "message_delta", "delta": {"stop_reason": "tool_use", "stop_sequence": None}, "usage": {"output_tokens": 5}},
+    {"type": "message_stop"},
+    done=False,
+    names=True,
 )
 _WRITES = {"input_tokens": 8, "output_tokens": 5, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 50,
            "cache_creation": {"ephemeral_5m_input_tokens": 20, "ephemeral_1h_input_tokens": 30}}  # fmt: skip
@@ -394,6 +470,22 @@ def test_anthropic_messages_with_tools(documented):
     assert [ANTHROPIC] * 2 == documented.bill()
     assert [("weather", {"city": "Athens"})] == documented.asked_for()
     assert [("Weather?", 2)] == documented.turns()
+
+
+@pytest.mark.captured("anthropic", "beta.messages.tool_runner", "plain", "streamed", "tools", added=EITHER, checks=RAN)
+@pytest.mark.parametrize(
+    ("source", "replies"),
+    [(MESSAGES_RUNNER, (USES, MESSAGE)), (MESSAGES_RUNNER_STREAMED, (USES_EVENTS, MESSAGE_EVENTS))],
+    ids=["plain", "streamed"],
+)
+def test_anthropic_tool_runner(documented, source, replies):
+    """A function that the runner calls is an op, between the calls around it, in one turn."""
+    assert "It rains\n" == documented.run(source, *replies)
+    assert 2 == len(documented.requests())
+    assert [ANTHROPIC] * 2 == documented.bill()
+    assert [("weather", {"city": "Athens"})] == documented.asked_for()
+    assert [("weather", {"city": "Athens"}, "rain in Athens")] == documented.tools()
+    assert [("Weather?", 3)] == documented.turns()
 
 
 @pytest.mark.captured("anthropic", "messages", "killed", "resumed", added=EITHER, checks=("requests", "tokens", "price"))

@@ -6,7 +6,7 @@ import pytest
 
 from optree._nodes import Tokens
 from tests.capture.calls import CHAT, CHAT_EVENTS, CHAT_TOOL
-from tests.capture.documented import BILL, EITHER, Billed
+from tests.capture.documented import BILL, EITHER, RAN, Billed
 from tests.capture.provider import EVENTS, Reply
 
 GOOGLE = Billed("google-compatible:gemini-2.5-flash", Tokens(8, 5, 4, 0, 17, 3), 15.02)
@@ -38,6 +38,25 @@ def weather(city: str) -> str:
 client = genai.Client()
 chat = client.chats.create(model="gemini-2.5-flash", config=types.GenerateContentConfig(tools=[weather]))
 print(chat.send_message("Weather?").text)
+"""
+GENERATE_TOOLS_ASYNC = """
+import asyncio
+
+from google import genai
+from google.genai import types
+
+async def weather(city: str) -> str:
+    "Tell the weather."
+    return f"rain in {city}"
+
+async def main():
+    async with genai.Client().aio as client:
+        response = await client.models.generate_content(
+            model="gemini-2.5-flash", contents="Weather?", config=types.GenerateContentConfig(tools=[weather])
+        )
+    print(response.text)
+
+asyncio.run(main())
 """
 GENERATE_PARSED = """
 from google import genai
@@ -95,14 +114,16 @@ def test_google_genai_streamed(documented):
     assert "It rains" in documented.said()
 
 
-@pytest.mark.captured("google-genai", "chats", "tools", added=EITHER, checks=BILL)
-def test_google_genai_with_tools(documented):
-    """Calls around a function that the client calls by itself are two ops of one turn."""
-    assert "It rains\n" == documented.run(GENERATE_TOOLS, GEMINI_TOOL, GEMINI)
+@pytest.mark.captured("google-genai", "chats, aio.models", "tools", added=EITHER, checks=RAN)
+@pytest.mark.parametrize("source", [GENERATE_TOOLS, GENERATE_TOOLS_ASYNC], ids=["chats", "aio"])
+def test_google_genai_with_tools(documented, source):
+    """A function that the client calls by itself is an op, between the calls around it, in one turn."""
+    assert "It rains\n" == documented.run(source, GEMINI_TOOL, GEMINI)
     assert ["user", "model", "user"] == [one["role"] for one in documented.requests()[1]["messages"]]
     assert [GOOGLE] * 2 == documented.bill()
     assert [("weather", {"city": "Athens"})] == documented.asked_for()
-    assert [("Weather?", 2)] == documented.turns()
+    assert [("weather", {"city": "Athens"}, "rain in Athens")] == documented.tools()
+    assert [("Weather?", 3)] == documented.turns()
 
 
 @pytest.mark.captured("google-genai", "models", "parsed", added=EITHER, checks=BILL)

@@ -8,8 +8,7 @@ import sys
 
 LIBRARIES = (
     "httpx", "httpx2", "openai", "anthropic", "aiohttp", "botocore", "mcp", "agents", "pydantic_ai", "langchain_core", "langgraph",
-    "google.adk", "claude_agent_sdk", "crewai", "agno", "smolagents", "strands", "llama_index_instrumentation",
-    "llama_index.core", "websockets",
+    "google.adk", "claude_agent_sdk", "crewai", "agno", "smolagents", "strands", "llama_index_instrumentation", "llama_index.core", "google.genai", "websockets",
 )  # fmt: skip
 
 

@@ -1,0 +1,174 @@
+"""Functions that SDKs run themselves when a model asks for them: Anthropic's tools, Gemini's automatic calls, OpenAI's tool runner.
+
+Each call is a tool's op. A function that `@optree.tool` decorates has its op already, and a program's block for the same tool is it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from types import ModuleType
+from typing import Any, Final
+
+from optree._capture.hooks import Hook, IsOn, await_within, run_within
+from optree._capture.nesting import Nesting, given_here, given_instead, respond
+from optree._tracing import context
+from optree._tracing.faults import guarded
+from optree._tracing.recorded import Recorded
+from optree._tracing.scopes import OpScope
+from optree._tracing.wrapping import INSTRUMENT
+from optree._values import own_members
+
+_RUNS: Final = Nesting()
+"""The calls that are open."""
+
+
+def anthropic_functions(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook what calls a function of `@beta_tool`: the tool runners do, and programs that have their own loop."""
+    return _calls(module.BetaFunctionTool, module.BetaAsyncFunctionTool, module.ToolError, is_on)
+
+
+def anthropic_memories(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook the same of memory tools."""
+    return _calls(module.BetaAbstractMemoryTool, module.BetaAsyncAbstractMemoryTool, module.ToolError, is_on)
+
+
+def _calls(plain: Any, awaited: Any, tool_error: type[BaseException], is_on: IsOn) -> list[Hook]:
+    @guarded
+    def watching(tool: Any, *args: Any, **kwargs: Any) -> _Run | None:
+        sent = args[0] if args else kwargs.get("input")
+        return _AnthropicRun(tool.name, sent, tool_error) if is_on() and _is_wanted(tool.name, getattr(tool, "func", None)) else None
+
+    return [
+        (plain, "call", run_within(own_members(plain)["call"], watching)),
+        (awaited, "call", await_within(own_members(awaited)["call"], watching)),
+    ]
+
+
+def gemini_functions(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook what calls Python functions that are given as tools, in its own thread where that is an asynchronous client."""
+    found = list[Hook]()
+    for name, within in (("invoke_function_from_dict_args", run_within), ("invoke_function_from_dict_args_async", await_within)):
+        invoke = own_members(module)[name]
+
+        @guarded
+        def watching(args: Any, function_to_invoke: Any, *, invoke: Any = invoke, awaited: bool = within is await_within) -> _Run | None:
+            function = function_to_invoke
+            if not is_on() or not _is_wanted(function.__name__, function):
+                return None
+            return _GeminiRun(args, function, invoke, module.errors.FunctionInvocationError, awaited=awaited)
+
+        found.append((module, name, within(invoke, watching)))
+    return found
+
+
+def openai_functions(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook what calls a registered function of a Responses tool runner."""
+
+    @guarded
+    def watching(runner: Any, _run: Any, item: Any) -> _Run | None:
+        function = runner._functions[item.name].execute  # noqa: SLF001 - where a runner has them
+        return _OpenAIRun(item) if is_on() and _is_wanted(item.name, function) else None
+
+    kinds = ((module.ResponsesToolRunner, run_within), (module.AsyncResponsesToolRunner, await_within))
+    return [(kind, "_execute_function", within(own_members(kind)["_execute_function"], watching)) for kind, within in kinds]
+
+
+def _is_wanted(name: str, function: Callable[..., Any] | None) -> bool:
+    """Tell whether a call is to have an op: the program has begun none for it, and its function begins none itself."""
+    here = context.here()
+    op = None if here is None or _RUNS.holds(here) else here.op
+    is_begun = op is not None and (op.bare.kind, op.bare.name, op.bare.response, op.bare.ended_at) == ("tool", name, None, None)
+    return not is_begun and (function is None or not _is_tool(inspect.unwrap(function, stop=_is_tool)))
+
+
+def _is_tool(function: Callable[..., Any]) -> bool:
+    """Tell whether `@optree.tool` decorates a function."""
+    instrument = getattr(function, INSTRUMENT, None)
+    return isinstance(instrument, OpScope) and instrument.kind == "tool"
+
+
+class _Run:
+    """One call of a function: a `Watch`, by which its op is known too."""
+
+    def __init__(self, name: str, sent: Any) -> None:
+        self._name, self._sent = name, sent
+
+    def begin(self) -> None:
+        """Begin its op, with what the model has sent."""
+        _RUNS.begin_tool(self, self._name, self._sent)
+
+    @property
+    def given(self) -> Callable[[], Any] | None:
+        """Return what gives the recorded result in a replay; None for a function that runs. Raises `OptreeError` for one that differs."""
+        found = None if _RUNS.op(self) is None else given_here()
+        return None if found is None else partial(self.give, found)
+
+    def give(self, found: Recorded) -> Any:
+        """Return what was recorded, or raise it."""
+        raise NotImplementedError
+
+    @guarded
+    def returned(self, value: Any) -> None:
+        """End it with its result."""
+        self.respond(value)
+        _RUNS.end(self)
+
+    def raised(self, error: BaseException) -> None:
+        """End it with what its function raises."""
+        _RUNS.fail(self, error)
+
+    def respond(self, value: Any) -> None:
+        """Record the result."""
+        if (op := _RUNS.op(self)) is not None:
+            respond(op, value)
+
+
+class _AnthropicRun(_Run):
+    """A call of one of Anthropic's tools; a `ToolError` may have blocks for the model."""
+
+    def __init__(self, name: str, sent: Any, tool_error: type[BaseException]) -> None:
+        super().__init__(name, sent)
+        self._tool_error = tool_error
+
+    def give(self, found: Recorded) -> Any:
+        if found.error is not None and found.has_value:
+            raise self._tool_error(found.value)
+        return found.result("anthropic")
+
+    def raised(self, error: BaseException) -> None:
+        if isinstance(error, self._tool_error) and not isinstance(told := getattr(error, "content", None), str):
+            self.respond(told)
+        super().raised(error)
+
+
+class _GeminiRun(_Run):
+    """A call of a function whose exception the SDK puts into one of its own, with the arguments as it has converted them."""
+
+    def __init__(
+        self, sent: Any, function: Callable[..., Any], invoke: Callable[..., Any], around: type[BaseException], *, awaited: bool
+    ) -> None:
+        super().__init__(function.__name__, sent)
+        self._function, self._invoke, self._around, self._is_awaited = function, invoke, around, awaited
+
+    def give(self, found: Recorded) -> Any:
+        instead = given_instead(self._function, lambda given: given.result("google"), lambda: found, awaited=self._is_awaited)
+        return self._invoke(self._sent, instead)
+
+    def raised(self, error: BaseException) -> None:
+        super().raised(error.__context__ if isinstance(error, self._around) and error.__context__ is not None else error)
+
+
+class _OpenAIRun(_Run):
+    """A call of a registered function."""
+
+    def __init__(self, item: Any) -> None:
+        super().__init__(item.name, item.arguments)
+        self._call_id = item.call_id
+
+    def give(self, found: Recorded) -> Any:
+        return {"type": "function_call_output", "call_id": self._call_id, "output": found.result("openai")}
+
+    def respond(self, value: Any) -> None:
+        super().respond(value["output"])
