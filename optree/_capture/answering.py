@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 
 from optree._capture.recorded import RecordedCall
 from optree._capture.refusals import charset_of
-from optree._capture.text_answers import answer_by_text, interface_of, whole_answer_by_text
-from optree._nodes import USAGE_AT_START, OperationNode
+from optree._capture.text_answers import answer_by_text, interface_of, usage_as, whole_answer_by_text
+from optree._nodes import USAGE_AT_START, OperationNode, Tokens
 from optree._tracing.failures import BODY_TYPE, ERROR_BODY, ERROR_TYPE
 from optree._values import decode, encode, is_list, is_object
 
@@ -80,7 +80,7 @@ def _failed_as_recorded(call: RecordedCall, path: str, query: str) -> StoredRepl
         return StoredReply(status, {**headers, **NOT_AGAIN, **_request_id(node)}, body)
     why = known.get(ERROR_TYPE)
     if STATUS_CODE not in known and why in ("network", "timeout"):
-        has_begun = node.reasoning is not None or USAGE_AT_START in known  # what came of it had no text
+        has_begun = node.reasoning is not None or USAGE_AT_START in known or _tokens_of(node) is not None  # what came had no text
         begun = _broken_off(call, path, query) if has_begun else None
         return begun or StoredReply(NO_ANSWER, {}, (node.error or "").encode(), why == "timeout")
     status = known.get(STATUS_CODE, int(HTTPStatus.SERVICE_UNAVAILABLE))
@@ -99,7 +99,7 @@ def _broken_off(call: RecordedCall, path: str, query: str) -> StoredReply | None
     model = call.request.get("model") if is_object(call.request) else None
     if not isinstance(said, str):
         return None
-    begun = broken_body_of(said, thought, model, known.get(USAGE_AT_START), path, call.request)
+    begun = broken_body_of(said, thought, model, known.get(USAGE_AT_START), path, call.request, tokens=_tokens_of(node))
     if begun is None:
         return None
     kind, body = begun
@@ -110,6 +110,12 @@ def _broken_off(call: RecordedCall, path: str, query: str) -> StoredReply | None
         return StoredReply(int(HTTPStatus.OK), headers, body + told[1])
     why = "" if node.status == "cancelled" else node.error or "the connection broke"
     return StoredReply(int(HTTPStatus.OK), headers, body, known.get(ERROR_TYPE) == "timeout", why)
+
+
+def _tokens_of(node: OperationNode) -> Tokens | None:
+    """Return the tokens that a call told before it broke off, if it did."""
+    last = node.accounting[-1].tokens if node.accounting else None
+    return last if last is not None and last.total_tokens else None
 
 
 def _request_id(node: OperationNode) -> dict[str, str]:
@@ -153,12 +159,17 @@ def error_body_of(error: Any, path: str, query: str, request: Any) -> tuple[str,
     return _EVENTS, b"".join(_event(one, name="type" in one) for one in error_events(error))
 
 
-def broken_body_of(said: str, thought: str, model: Any, usage: Any, path: str, request: Any) -> tuple[str, bytes] | None:
-    """Return the content type and body of a stream that broke off, by its text, reasoning and first usage; None where that is not known."""
+def broken_body_of(
+    said: str, thought: str, model: Any, usage: Any, path: str, request: Any, *, tokens: Tokens | None = None
+) -> tuple[str, bytes] | None:
+    """Return the content type and body of a stream that broke off, by its text, reasoning and first usage; None where that is not known.
+
+    *tokens*: what was accounted for by then, of an interface whose every event may tell it.
+    """
     interface = interface_of(path)
     answer = answer_by_text(interface, said, thought, model)
-    if interface == "gemini" and ":streamgeneratecontent" in path.lower():
-        return _EVENTS, _event(answer)
+    if answer is not None and interface == "gemini" and ":streamgeneratecontent" in path.lower():
+        return _EVENTS, _event(answer if tokens is None else answer | usage_as("gemini", tokens))
     if interface == "ollama":
         return _LINES, encode(answer) + b"\n"
     if answer is None or not (is_object(request) and request.get("stream") is True) or interface not in _EVENTS_OF:

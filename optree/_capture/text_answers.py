@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from optree._nodes import OperationNode
+from optree._nodes import OperationNode, Tokens
 
 _INTERFACES: Final = (
     (":streamgeneratecontent", "gemini"),
@@ -91,19 +91,20 @@ def whole_answer_by_text(interface: str | None, said: str, node: OperationNode) 
             answer["finish_reason"] = "COMPLETE"
         case _:
             answer["stopReason"] = "end_turn"
-    if tokens is None:
-        return answer
+    return answer if tokens is None else answer | usage_as(interface, tokens)
+
+
+def usage_as(interface: str, tokens: Tokens) -> dict[str, Any]:
+    """Return what a call took, as the answers of an interface tell it."""
     fresh, read, written = tokens.input_tokens, tokens.cache_read_input_tokens, tokens.cache_write_input_tokens
-    output, reasoning, sent = tokens.output_tokens, tokens.reasoning_output_tokens, fresh + read + written
-    return answer | _usage(interface, fresh, read, written, sent, output, reasoning)
-
-
-def _usage(interface: str, fresh: int, read: int, written: int, sent: int, output: int, reasoning: int) -> dict[str, Any]:
-    """Return what a call took, as the interface tells it."""
+    sent, output, reasoning = tokens.all_input_tokens, tokens.output_tokens, tokens.reasoning_output_tokens
     match interface:
         case "gemini":
-            told = {"promptTokenCount": sent, "cachedContentTokenCount": read, "thoughtsTokenCount": reasoning}
-            usage: dict[str, Any] = {"usageMetadata": told | {"candidatesTokenCount": output - reasoning, "totalTokenCount": sent + output}}
+            told = {
+                "promptTokenCount": sent, "cachedContentTokenCount": read, "thoughtsTokenCount": reasoning,
+                "candidatesTokenCount": output - reasoning, "totalTokenCount": sent + output,
+            }  # fmt: skip
+            usage: dict[str, Any] = {"usageMetadata": {name: count for name, count in told.items() if count}}
         case "ollama":
             usage = {"prompt_eval_count": sent, "eval_count": output}
         case "chat" | "completions":

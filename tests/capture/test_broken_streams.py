@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 import optree
+from optree._nodes import Tokens
 from optree._values import decode
 from optree.testing import capture, replay
 from tests.capture.calls import CHAT, CHAT_EVENTS, COMPLETION_EVENTS, MESSAGE_EVENTS, QUESTION, RESPONSE_EVENTS, _anthropic, _openai
@@ -84,6 +85,11 @@ def said_by_gemini(event):
     return "".join(part["text"] for part in event["candidates"][0]["content"]["parts"])
 
 
+def told_by_gemini(event):
+    """Return that, and the tokens that it tells."""
+    return f"{said_by_gemini(event)} {event.get('usageMetadata')} "
+
+
 def said_by_cohere(event):
     """Return the text of an event of Cohere's."""
     return event["delta"]["message"]["content"]["text"] if event["type"] == "content-delta" else ""
@@ -142,6 +148,24 @@ def test_a_connection_that_broke(provider, name):
         assert told(recorded) == told(again)
     assert decode(before.response.payload) == decode(after.response.payload)
     assert (before.attributes["error.class"], before.response.partial) == (after.attributes["error.class"], after.response.partial)
+
+
+@pytest.mark.parametrize("texts", [("It ", "rains"), ("It ",), ("",)], ids=["two", "one", "no text"])
+def test_the_tokens_of_a_stream_of_geminis_that_broke(provider, texts):
+    """Each event of Gemini's tells the tokens so far: the last that were told are given again, and count in the tree."""
+    usages = [{"promptTokenCount": 12, "cachedContentTokenCount": 4, "candidatesTokenCount": 2 * at, "thoughtsTokenCount": 3,
+               "totalTokenCount": 15 + 2 * at} for at in (1, 2)]  # fmt: skip
+    sent = [
+        {"candidates": [{"content": {"role": "model", "parts": [{"text": text}] if text else []}, "index": 0}], "usageMetadata": usage}
+        for text, usage in zip(texts, usages, strict=False)
+    ]
+    ask = lines_of("/v1beta/models/gemini-3:streamGenerateContent?alt=sse", GEMINI, told_by_gemini)
+    expected, found, recorded, again = twice(provider, [in_events(sent, len(sent))], lambda: ask(provider.url))
+    assert f"{''.join(texts)} {usages[len(sent) - 1]} " == found[0]
+    assert expected[1:] == found[1:]
+    [before], [after] = llms(recorded), llms(again)
+    assert Tokens(8, 3 + 2 * len(sent), 4, 0, 15 + 2 * len(sent), 3) == before.accounting[0].tokens == after.accounting[0].tokens
+    assert told(recorded) == told(again)
 
 
 @pytest.mark.parametrize(("ask", "pieces"), [(chat, 2), (message, 4)])
