@@ -26,24 +26,24 @@ _RUNS: Final = Nesting()
 
 def anthropic_functions(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook what calls a function of `@beta_tool`: the tool runners do, and programs that have their own loop."""
-    return _calls(module.BetaFunctionTool, module.BetaAsyncFunctionTool, module.ToolError, is_on)
+    return _calls(module, "BetaFunctionTool", "BetaAsyncFunctionTool", is_on)
 
 
 def anthropic_memories(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook the same of memory tools."""
-    return _calls(module.BetaAbstractMemoryTool, module.BetaAsyncAbstractMemoryTool, module.ToolError, is_on)
+    return _calls(module, "BetaAbstractMemoryTool", "BetaAsyncAbstractMemoryTool", is_on)
 
 
-def _calls(plain: Any, awaited: Any, tool_error: type[BaseException], is_on: IsOn) -> list[Hook]:
+def _calls(module: ModuleType, plain: str, awaited: str, is_on: IsOn) -> list[Hook]:
+    tool_error: Any = getattr(module, "ToolError", ())  # which older releases do not have
+
     @guarded
     def watching(tool: Any, *args: Any, **kwargs: Any) -> _Run | None:
         sent = args[0] if args else kwargs.get("input")
         return _AnthropicRun(tool.name, sent, tool_error) if is_on() and _is_wanted(tool.name, getattr(tool, "func", None)) else None
 
-    return [
-        (plain, "call", run_within(own_members(plain)["call"], watching)),
-        (awaited, "call", await_within(own_members(awaited)["call"], watching)),
-    ]
+    kinds = ((own_members(module)[plain], run_within), (own_members(module)[awaited], await_within))
+    return [(kind, "call", within(own_members(kind)["call"], watching)) for kind, within in kinds]
 
 
 def gemini_functions(module: ModuleType, is_on: IsOn) -> list[Hook]:
@@ -112,8 +112,10 @@ class _Run:
     @guarded
     def returned(self, value: Any) -> None:
         """End it with its result."""
-        self.respond(value)
-        _RUNS.end(self)
+        try:
+            self.respond(value)
+        finally:
+            _RUNS.end(self)
 
     def raised(self, error: BaseException) -> None:
         """End it with what its function raises."""
@@ -128,7 +130,7 @@ class _Run:
 class _AnthropicRun(_Run):
     """A call of one of Anthropic's tools; a `ToolError` may have blocks for the model."""
 
-    def __init__(self, name: str, sent: Any, tool_error: type[BaseException]) -> None:
+    def __init__(self, name: str, sent: Any, tool_error: Any) -> None:
         super().__init__(name, sent)
         self._tool_error = tool_error
 
@@ -137,10 +139,13 @@ class _AnthropicRun(_Run):
             raise self._tool_error(found.value)
         return found.result("anthropic")
 
+    @guarded
     def raised(self, error: BaseException) -> None:
-        if isinstance(error, self._tool_error) and not isinstance(told := getattr(error, "content", None), str):
-            self.respond(told)
-        super().raised(error)
+        try:
+            if isinstance(error, self._tool_error) and not isinstance(told := getattr(error, "content", None), str):
+                self.respond(told)
+        finally:
+            super().raised(error)
 
 
 class _GeminiRun(_Run):

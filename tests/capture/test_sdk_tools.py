@@ -15,6 +15,7 @@ from openai.lib.responses_tool_runner import ToolRunnerError
 
 import optree
 from optree._capture import instrument, uninstrument
+from optree._capture.replay import RAN_FOR
 from optree._nodes import REPLAY_OF
 from optree._tree import walk_ops
 from optree._values import decode
@@ -188,12 +189,14 @@ def test_a_memory(tmp_path):
     assert ({"command": "create", "path": "/memories/day.txt", "file_text": "rain"}, "ok") == (decode(made.request.payload), made.status)
 
 
+called = []
 server = MCPServer("library", log_level="CRITICAL")
 
 
 @server.tool(name="weather", structured_output=False)
 def served(city: str) -> str:
     """Tell the weather, behind MCP."""
+    called.append(city)
     if city != "Athens":
         raise ValueError("no such city")
     return f"rain in {city}"
@@ -202,23 +205,25 @@ def served(city: str) -> str:
 @pytest.mark.parametrize("city", ["Athens", "Sparta"])
 @pytest.mark.usefixtures("hooked")
 def test_a_tool_behind_mcp_by_anthropics_runner(provider, city):
-    """A tool that is called through MCP is one op, which is the runner's with what MCP tells of it."""
-    provider.says(*asking(city), WAYS["messages-plain"].replies[1])
+    """A tool that is called through MCP is one op, which is the function's. In a replay it is called again: its result has objects of the SDK."""
+    called.clear()
 
     async def ask():
         async with Client(server) as client:
             [tool] = (await client.list_tools()).tools
             return await messages_async(provider.url, async_mcp_tool(tool, client.session))
 
-    found, recording = record(lambda: asyncio.run(ask()))
-    [op] = ops(recording)
-    assert ("It rains", "weather", {"city": city}) == (found, op.name, decode(op.request.payload))
-    assert ("ok" if city == "Athens" else "failed") == op.status
+    replies = asking(city), WAYS["messages-plain"].replies[1]
+    expected, found, recorded, again = twice(provider, replies, lambda: in_a_turn(lambda: asyncio.run(ask())))
+    assert ("It rains", "It rains", [city, city]) == (expected, found, called)
+    assert ("weather", {"city": city}, "ok" if city == "Athens" else "failed") == (*told(ops(recorded)[0])[:2], ops(recorded)[0].status)
+    assert [told(op) for op in ops(recorded)] == [told(op) for op in ops(again)]
+    assert [True] == [RAN_FOR in op.attributes for op in ops(again)]
 
 
 def asking(city):
     """Return the answer of a model that asks for the weather of a city."""
-    return [Reply(json.loads(USES.pieces[0].replace(b"Athens", city.encode())))]
+    return Reply(json.loads(USES.pieces[0].replace(b"Athens", city.encode())))
 
 
 @each_way
