@@ -205,7 +205,7 @@ def served(city: str) -> str:
 @pytest.mark.parametrize("city", ["Athens", "Sparta"])
 @pytest.mark.usefixtures("hooked")
 def test_a_tool_behind_mcp_by_anthropics_runner(provider, city):
-    """A tool that is called through MCP is one op, which is the function's. In a replay it is called again: its result has objects of the SDK."""
+    """A tool that is called through MCP is one op, which is the function's. A replay calls it again: its result has objects of the SDK."""
     called.clear()
 
     async def ask():
