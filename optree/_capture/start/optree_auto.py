@@ -8,7 +8,8 @@ import sys
 
 LIBRARIES = (
     "httpx", "httpx2", "openai", "anthropic", "aiohttp", "botocore", "mcp", "agents", "pydantic_ai", "langchain_core", "langgraph",
-    "google.adk", "claude_agent_sdk", "crewai", "agno", "smolagents", "strands", "llama_index_instrumentation", "llama_index.core", "google.genai", "websockets",
+    "google.genai", "google.adk", "claude_agent_sdk", "crewai", "agno", "dspy", "llama_index_instrumentation", "llama_index.core",
+    "smolagents", "strands", "websockets",
 )  # fmt: skip
 
 
