@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 from weakref import finalize
 
 from optree._capture.hooks import Hook, IsOn
-from optree._capture.llama_index_models import METHODS, ModelCall
+from optree._capture.llama_index_models import METHODS, LlamaIndexCall
 from optree._capture.llama_index_values import is_event, members, output_of, query_of, question_of
 from optree._capture.nesting import OUTSIDE, PLACE, Nesting, given_here, note_run, respond
 from optree._capture.program import program_name
@@ -94,7 +94,7 @@ def _given(tool: Any, sent: Any) -> Any:
     )
 
 
-class _WorkflowRun:
+class _LlamaIndexRun:
     """A run of a workflow. Of one of several agents it knows whose turn it is."""
 
     def __init__(self, key: str, workflow: Any, asked: str | None) -> None:
@@ -127,15 +127,15 @@ class _WorkflowRun:
             self.place = self.key
 
 
-class _Spans:
+class _LlamaIndexSpans:
     """What is open, by the ids of LlamaIndex's spans."""
 
     def __init__(self) -> None:
         self.nesting = Nesting()
         self.parents: dict[Hashable, Hashable] = {}
         """Of each span that is open, whatever it is, the one that it is in."""
-        self.runs: dict[Hashable, _WorkflowRun] = {}
-        self.calls: dict[Hashable, ModelCall] = {}
+        self.runs: dict[Hashable, _LlamaIndexRun] = {}
+        self.calls: dict[Hashable, LlamaIndexCall] = {}
         self.going: dict[Hashable, tuple[Hashable, ...]] = {}
         """Runs, calls of models, and answers that are being read, with the spans that they are in: these may be left before."""
         self.late: dict[Hashable, None] = {}
@@ -199,7 +199,7 @@ class _Spans:
             self.over(key)
 
 
-_SPANS: Final = _Spans()
+_SPANS: Final = _LlamaIndexSpans()
 
 
 @guarded
@@ -370,7 +370,7 @@ def _is_a(value: Any, name: str) -> bool:
 
 
 def _run_began(id_: str, workflow: Any, arguments: Mapping[str, Any], parent: Hashable) -> None:
-    run = _SPANS.runs[id_] = _WorkflowRun(id_, workflow, question_of(arguments.get("start_event")))
+    run = _SPANS.runs[id_] = _LlamaIndexRun(id_, workflow, question_of(arguments.get("start_event")))
     _SPANS.going[id_] = _SPANS.around(parent)
     name = program_name() if run.agent == _DEFAULT_AGENT and context.here() is None else run.agent
     _SPANS.nesting.begin_agent(id_, name, run.asked, _SPANS.above(parent), system=run.system)
@@ -386,7 +386,7 @@ def _run_over(id_: str, task: Future[Any]) -> None:
         _SPANS.end(id_, CancelledError() if task.cancelled() else task.exception())
 
 
-def _step_began(id_: str, run: _WorkflowRun, name: str, arguments: Mapping[str, Any]) -> None:
+def _step_began(id_: str, run: _LlamaIndexRun, name: str, arguments: Mapping[str, Any]) -> None:
     """Begin a step of the program's; of an agent's only what it is for is shown: calls of models and of tools."""
     events = {key: one for key, one in arguments.items() if is_event(one)}
     if not run.is_agent and not run.is_team:
@@ -467,7 +467,7 @@ def _postprocessor_began(id_: str, postprocessor: Any, _arguments: Mapping[str, 
 
 
 def _call_began(id_: str, model: Any, arguments: Mapping[str, Any], parent: Hashable) -> None:
-    if (call := ModelCall.begun(model, next(iter(arguments.values()), None))) is None:
+    if (call := LlamaIndexCall.begun(model, next(iter(arguments.values()), None))) is None:
         return
     _SPANS.calls[id_], _SPANS.going[id_] = call, _SPANS.around(parent)
     while len(_SPANS.calls) > _MOST_KEPT:

@@ -21,7 +21,7 @@ _INTEGRATIONS: Final = "llama_index.llms."
 """Beginning of the modules of models that LlamaIndex's packages have."""
 
 
-class ModelCall:
+class LlamaIndexCall:
     """One call of a model."""
 
     def __init__(self, model: Any, asked: Any) -> None:
@@ -35,7 +35,7 @@ class ModelCall:
         self._provider = module.split(".")[2] if module.startswith(_INTEGRATIONS) else None
 
     @classmethod
-    def begun(cls, model: Any, asked: Any) -> ModelCall | None:
+    def begun(cls, model: Any, asked: Any) -> LlamaIndexCall | None:
         """Return a call that begins here; None within another one of that model, whose methods call each other."""
         around = _call.get()
         if around is not None and around.is_running:
@@ -115,7 +115,7 @@ class ModelCall:
             self.call.end(found, *ended_by(error))
 
 
-_call: ContextVar[ModelCall | None] = ContextVar("optree_llama_index_call", default=None)
+_call: ContextVar[LlamaIndexCall | None] = ContextVar("optree_llama_index_call", default=None)
 """The last one that was begun here."""
 _PARAMETERS: Final = ("temperature", "top_p", "max_tokens", "seed", "stop")
 _INTERNAL: Final = ("formatted",)

@@ -1,6 +1,7 @@
 """Query and chat engines of LlamaIndex: what they do is within their ops, which end with the answer, be it streamed."""
 
 import asyncio
+import threading
 from importlib.util import find_spec
 
 import pytest
@@ -29,6 +30,7 @@ from tests.capture.llamas import (  # noqa: F401 - two are fixtures
     ops_of,
     scripted,
 )
+from tests.capture.provider import EVENTS, Reply
 
 pytestmark = MARKS
 
@@ -77,12 +79,15 @@ def test_an_asynchronous_query(recording, provider, model, kind):
 
 def test_a_stream_that_is_not_read_to_its_end(recording, provider, model):
     """An answer that the program reads in part is cancelled with its call; one that it does not read asked no model."""
-    provider.says(CHAT_EVENTS)
+    first, *rest = CHAT_EVENTS.pieces
+    closed = threading.Event()
+    provider.says(Reply(first, b"".join(rest), kind=EVENTS, hold=closed))
     for engine in (engine_of(model, streaming=True), engine_of(Own(), streaming=True)):
         answer = engine.query("Weather?")
         assert "It" == next(answer.response_gen).strip()
         answer.response_gen.close()
         engine.query("Weather?")
+    closed.set()
     runs = [one.tree.session for one in recording.sessions]
     assert ["cancelled"] * 4 == [run.status for run in runs]
     assert [["cancelled"], [], ["cancelled"], []] == [[op.status for op in run.turns[0].ops if op.kind == "llm"] for run in runs]
