@@ -38,7 +38,7 @@ def _calls(module: ModuleType, plain: str, awaited: str, is_on: IsOn) -> list[Ho
     tool_error: Any = getattr(module, "ToolError", ())  # which older releases do not have
 
     @guarded
-    def watching(tool: Any, *args: Any, **kwargs: Any) -> _Run | None:
+    def watching(tool: Any, *args: Any, **kwargs: Any) -> _FunctionRun | None:
         sent = args[0] if args else kwargs.get("input")
         return _AnthropicRun(tool.name, sent, tool_error) if is_on() and _is_wanted(tool.name, getattr(tool, "func", None)) else None
 
@@ -53,7 +53,9 @@ def gemini_functions(module: ModuleType, is_on: IsOn) -> list[Hook]:
         invoke = own_members(module)[name]
 
         @guarded
-        def watching(args: Any, function_to_invoke: Any, *, invoke: Any = invoke, awaited: bool = within is await_within) -> _Run | None:
+        def watching(
+            args: Any, function_to_invoke: Any, *, invoke: Any = invoke, awaited: bool = within is await_within
+        ) -> _FunctionRun | None:
             function = function_to_invoke
             if not is_on() or not _is_wanted(function.__name__, function):
                 return None
@@ -67,7 +69,7 @@ def openai_functions(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook what calls a registered function of a Responses tool runner."""
 
     @guarded
-    def watching(runner: Any, _run: Any, item: Any) -> _Run | None:
+    def watching(runner: Any, _run: Any, item: Any) -> _FunctionRun | None:
         function = runner._functions[item.name].execute  # noqa: SLF001 - where a runner has them
         return _OpenAIRun(item) if is_on() and _is_wanted(item.name, function) else None
 
@@ -89,7 +91,7 @@ def _is_tool(function: Callable[..., Any]) -> bool:
     return isinstance(instrument, OpScope) and instrument.kind == "tool"
 
 
-class _Run:
+class _FunctionRun:
     """One call of a function: a `Watch`, by which its op is known too."""
 
     def __init__(self, name: str, sent: Any) -> None:
@@ -127,7 +129,7 @@ class _Run:
             respond(op, value)
 
 
-class _AnthropicRun(_Run):
+class _AnthropicRun(_FunctionRun):
     """A call of one of Anthropic's tools; a `ToolError` may have blocks for the model."""
 
     def __init__(self, name: str, sent: Any, tool_error: Any) -> None:
@@ -148,7 +150,7 @@ class _AnthropicRun(_Run):
             super().raised(error)
 
 
-class _GeminiRun(_Run):
+class _GeminiRun(_FunctionRun):
     """A call of a function whose exception the SDK puts into one of its own, with the arguments as it has converted them."""
 
     def __init__(
@@ -165,7 +167,7 @@ class _GeminiRun(_Run):
         super().raised(error.__context__ if isinstance(error, self._around) and error.__context__ is not None else error)
 
 
-class _OpenAIRun(_Run):
+class _OpenAIRun(_FunctionRun):
     """A call of a registered function."""
 
     def __init__(self, item: Any) -> None:
