@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import lru_cache, partial
+from importlib import import_module
 from math import isfinite
 from types import NoneType
 from typing import Any, Final, NamedTuple, cast
@@ -95,17 +96,6 @@ _WITHIN_PROVIDERS: Final = frozenset(
 )  # fmt: skip
 SERVER_TOOLS: Final = "server_tool_calls"
 """The member of a usage's rest that counts, by type, the tool calls of an answer that the provider ran and bills beside the tokens."""
-_ITEMS: Final = frozenset({"output", "content", "additional_kwargs"})
-_GROUNDED: Final = frozenset({"candidates", "response_metadata"})
-"""Members of an answer in which it has such calls, or says that it searched."""
-_SEARCHED: Final = frozenset({"annotations", "executed_tools"})
-"""Members of a message that tell of a search."""
-_BILLED_CALLS: Final = frozenset(
-    {"web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "shell_call", "x_search_call"}
-)
-"""Types of items of OpenAI's responses. Its other calls, as those of MCP, cost their tokens."""
-_FREE_TOOLS: Final = ("web_search", "web_fetch", "tool_search")
-"""How names of Anthropic's server tools begin that cost their tokens, or are counted in the usage."""
 _USUAL_TIERS: Final = frozenset({"default", "standard", "auto"})
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _WORDS: Final = re.compile(r"[a-z0-9]+")
@@ -203,43 +193,6 @@ def read(
     flaws = first.flaws if second is first else first.flaws + second.flaws
     cost = money.get("cost", money["ticks"] / TICKS if "ticks" in money else None)
     return Usage(tokens, cost, money.get("upstream"), rest, flaws, first.fault or second.fault)
-
-
-def server_tools(answer: Mapping[str, Any]) -> dict[str, int]:
-    """Return how many tool calls of each type a whole answer has that its provider ran and bills beside the tokens."""
-    calls: dict[str, int] = {}
-    items: list[Any] = []
-    if not _ITEMS.isdisjoint(answer):
-        items = [*_items(answer, "output"), *_items(answer, "content"), *_items(answer.get("additional_kwargs"), "tool_outputs")]
-    for item in items:
-        kind = text(_member(item, "type"))
-        runs_here = kind == "shell_call" and _member(_member(item, "environment"), "type") == "local"
-        if kind in _BILLED_CALLS and not runs_here:
-            calls[kind] = calls.get(kind, 0) + 1
-        elif kind == "server_tool_use" and not (name := text(_member(item, "name"))).startswith(_FREE_TOOLS):
-            calls[name] = calls.get(name, 0) + 1
-    for choice in _items(answer, "choices"):
-        message = _member(choice, "message")
-        if is_object(message) and _SEARCHED.isdisjoint(message):
-            continue
-        cited = [note for note in _items(message, "annotations") if _member(note, "type") == "url_citation"]
-        if searched := [*cited, *_items(message, "executed_tools")]:  # the latter are Groq's
-            calls["web_search"] = calls.get("web_search", 0) + len(searched)
-    for holder in [] if _GROUNDED.isdisjoint(answer) else [*_items(answer, "candidates"), answer.get("response_metadata")]:
-        if any(_member(holder, name) for name in ("grounding_metadata", "groundingMetadata")):
-            calls["grounding"] = calls.get("grounding", 0) + 1
-    return calls
-
-
-def _member(holder: Any, name: str) -> Any:
-    """Return a member of a dict or of an object, without running code of its own."""
-    held = holder if is_object(holder) else getattr(holder, "__dict__", None)
-    return held.get(name) if is_object(held) else None
-
-
-def _items(holder: Any, name: str) -> list[Any]:
-    items = _member(holder, name)
-    return items if is_list(items) else []
 
 
 def count(value: object, name: str, flaws: list[str]) -> int | None:
@@ -346,12 +299,9 @@ class _BlockShape(NamedTuple):
     tier: str | None
     timings: str | None
     cached: str | None
-    """Cohere's count, beside what is held."""
     is_response: bool
     members: tuple[tuple[str, str, str | None], ...]
     """Those that are not None: each by its name, that in snake case, and what it counts."""
-    counted: frozenset[str]
-    """Of those that count something, the names in snake case."""
 
 
 @lru_cache(256)
@@ -363,8 +313,7 @@ def _shape(names: tuple[str, ...], kinds: tuple[type, ...]) -> _BlockShape:
     named = {known: name for name, known, _ in members}
     held = _holder(named, dict(zip(names, kinds, strict=True))) if named.keys().isdisjoint(_MAIN) else None
     tier, timings, cached = (named.get(known) for known in ("service_tier", "timings", "cached_tokens"))
-    counted = frozenset(known for _, known, kind in members if kind is not None)
-    return _BlockShape(held, tier, timings, cached, not _RESPONSE.isdisjoint(names), members, counted)
+    return _BlockShape(held, tier, timings, cached, not _RESPONSE.isdisjoint(names), members)
 
 
 def _gather(block: Mapping[str, Any], figures: _Figures, depth: int) -> None:
@@ -377,7 +326,7 @@ def _gather(block: Mapping[str, Any], figures: _Figures, depth: int) -> None:
         tier = tier.get("type") if is_object(tier) else tier  # Bedrock's
         if isinstance(tier, str) and tier not in _USUAL_TIERS:  # it has a price of its own
             figures.rest["service_tier"] = tier
-        if tools := block.get(SERVER_TOOLS) or (server_tools(block) if shape.is_response else None):
+        if tools := block.get(SERVER_TOOLS) or (shape.is_response and import_module("optree._server_tools").server_tools(block)):
             figures.rest[SERVER_TOOLS] = tools
         if shape.held is not None:
             _gather(_members(block[shape.held]), figures, depth + 1)
@@ -390,11 +339,11 @@ def _gather(block: Mapping[str, Any], figures: _Figures, depth: int) -> None:
 
 
 def _take_members(block: Mapping[str, Any], shape: _BlockShape, figures: _Figures) -> None:
-    figures.names.update(shape.counted)
     for name, known, kind in shape.members:
         value = block[name]
         if kind is not None and type(value) is int and 0 <= value <= MAX_COUNT:
             figures.counts[kind] = value
+            figures.names.add(known)
             continue
         try:
             if not _take(known, value, figures) and not shape.is_response:
@@ -433,7 +382,7 @@ def _timed(timings: object, figures: _Figures) -> bool:
 def _take(name: str, value: Any, figures: _Figures) -> bool:
     """Take one member; False if its name is not known."""
     if name == "cache_details" and is_list(value):  # Bedrock's, of what was written
-        hour = [count(_member(entry, "inputTokens"), name, figures.flaws) or 0 for entry in value if _member(entry, "ttl") == "1h"]
+        hour = [count(one.get("inputTokens"), name, figures.flaws) or 0 for one in value if is_object(one) and one.get("ttl") == "1h"]
         figures.rest |= {"cache_write_1h_tokens": sum(hour)} if any(hour) else {}
         return True
     if name in _INNER and _holds(cast("type[object]", type(value))):

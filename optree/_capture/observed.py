@@ -17,13 +17,14 @@ from optree._capture.program import PROGRAM
 from optree._capture.refusals import Refusal
 from optree._interrupts import suppress
 from optree._nodes import USAGE_AT_START, AccountingEntry, Status, is_placeholder
+from optree._server_tools import server_tools
 from optree._tracing.budgets import CarriedRefusal
 from optree._tracing.failures import ERROR_BODY, FailureClass, error_attributes
 from optree._tracing.faults import guarded
 from optree._tracing.results import ModelResult, is_known, name_model
 from optree._tracing.runtime import RUNTIME
 from optree._tracing.scopes import is_parents
-from optree._usage import SERVER_TOOLS, server_tools
+from optree._usage import SERVER_TOOLS
 from optree.redaction import redact
 
 _FIGURES: Final = (
