@@ -21,7 +21,7 @@ from optree._store.lock import is_running
 from optree._store.options import StoreOptions
 from optree._store.plain_values import number_of, object_of
 from optree._store.recovery import Loaded, load, names_file
-from optree._store.runs import ProgramRun, find_run
+from optree._store.runs import ProgramRun, count_run, find_run
 from optree._store.settle import settle_all
 from optree._tree import Tree
 from optree._tree.redacted import outline
@@ -252,7 +252,9 @@ def unfinished(run: ProgramRun, directory: Directory, *, but: str) -> list[Row]:
 
 def say_run(told: str, txn: str, directory: Directory, command: str) -> None:
     """Say that the run of the session *txn* has more of them, if it has, and the *command* that shows all; *told*: the TXN argument."""
-    if (count := len(run_with(told, directory).sessions)) > 1:
+    if names_file(told) or exists(Path(told)):
+        return
+    if (count := count_run(txn, directory) or 0) > 1:
         complain(f"session {txn} is one of {count:,} of its run; all of them: optree {command} {txn} --run")
 
 

@@ -20,6 +20,9 @@ from optree.errors import FormatError
 
 _FIRST_LINES: Final = 8
 """Lines of a journal among which the session begins: the first is its header."""
+MOST_TOGETHER: Final = 100
+"""Sessions of a run that are loaded for one of them: a service's may be thousands, each of which is a run of its own to its users."""
+_MOST_LOOKED_AT: Final = 1000
 
 
 class ProgramRun(NamedTuple):
@@ -47,14 +50,24 @@ def find_run(txn: str, directory: Directory) -> ProgramRun:
     return ProgramRun(run, [saved for saved in listed if saved.txn == first.txn or run_of(saved) == run])
 
 
+def count_run(txn: str, directory: Directory) -> int | None:
+    """Return how many sessions the run has that recorded one; None where very many were recorded since: that would take long."""
+    first = directory.find(txn)
+    since = txn_time(run_of(first)) or 0.0
+    if sum((txn_time(saved.txn) or since) >= since for saved in directory.saved()) > _MOST_LOOKED_AT:
+        return None
+    return len(find_run(first.txn, directory).sessions)
+
+
 def load_run(what: str | Path, directory: Directory, *, but: str = "") -> dict[str, Loaded]:
     """Load all sessions of the run that recorded a session, by txn, that one first.
 
-    A file's path means the session in it alone, as does the txn of one of the run *but*. Raises what `load` does.
+    A file's path means the session in it alone, as does the txn of one of the run *but*, or of one with more than `MOST_TOGETHER`.
+    Raises what `load` does.
     """
     first = str(what) if names_file(what) else directory.find(str(what)).txn
     run = ProgramRun("", []) if names_file(what) else find_run(first, directory)
-    others = [saved.txn for saved in run.sessions if saved.txn != first] if run.id != but else []
+    others = [saved.txn for saved in run.sessions if saved.txn != first] if run.id != but and len(run.sessions) <= MOST_TOGETHER else []
     return {loaded.txn: loaded for loaded in (load(one, directory) for one in (first, *others))}
 
 

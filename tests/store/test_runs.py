@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from optree._store import Directory
-from optree._store.runs import find_run, load_run, run_of
+from optree._store import Directory, runs
+from optree._store.runs import count_run, find_run, load_run, run_of
 from tests.cli.conftest import CommandLine
 
 PROGRAM = """
@@ -114,3 +114,15 @@ def test_a_journal_that_is_damaged(line):
     assert 2 == len(find_run(last.txn, where).sessions)
     (last.live / "j-0000-000001.jsonl").write_bytes(b"{}\nno record\n")
     assert [last.txn] == [saved.txn for saved in find_run(last.txn, where).sessions]
+
+
+def test_a_run_of_very_many_sessions(line, monkeypatch):
+    """Of a run with very many sessions, as a service's, the named one is loaded alone, and they are not counted where that takes long."""
+    line.start(sys.executable, line.agent, "fork").communicate()
+    where = Directory.of(line.base)
+    line.read("status")
+    first, *others = [saved.txn for saved in find_run("last", where).sessions]
+    assert (1 + len(others), 1 + len(others)) == (len(load_run(first, where)), count_run(first, where))
+    monkeypatch.setattr(runs, "MOST_TOGETHER", len(others))
+    monkeypatch.setattr(runs, "_MOST_LOOKED_AT", len(others))
+    assert ([first], None) == (list(load_run(first, where)), count_run(first, where))
