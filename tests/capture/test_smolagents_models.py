@@ -220,7 +220,7 @@ def test_the_program_sees_no_difference(provider, case, function, stream):
 def test_a_fault_of_ours_is_none_of_the_programs(recording, provider, model, monkeypatch):
     """A hook that raises leaves the run as it is, and calls are recorded."""
     provider.says(WEATHER, DONE)
-    for fault in ("_named", "_Check.__init__", "_AgentTurn.__init__", "_Step.__init__", "_Asked.__init__"):
+    for fault in ("_named", "_SmolCheck.__init__", "_SmolTurn.__init__", "_SmolStep.__init__", "_Asked.__init__"):
         monkeypatch.setattr(f"optree._capture.smolagents.{fault}", lambda *_args: 1 / 0)
     monkeypatch.setattr("optree._capture.smolagents_models._message", lambda *_args: 1 / 0)
     with optree.session("lead") as session:
