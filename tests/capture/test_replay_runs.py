@@ -1,11 +1,10 @@
 """A program that makes several root sessions is replayed as one run: each gets its answers, and what is left is said by session."""
 
+import runpy
 import shutil
 import sys
 
 import pytest
-
-pytest.importorskip("pydantic_ai", reason="the framework is not there for this Python")
 
 import optree
 from optree._cli.program import command_line
@@ -18,20 +17,32 @@ from tests.capture.calls import CHAT, CHAT_TOOL
 from tests.cli.conftest import CommandLine
 
 PROGRAM = """
-import sys
-from pydantic_ai import Agent
-from pydantic_ai.models.openai import OpenAIChatModel
-from pydantic_ai.providers.openai import OpenAIProvider
+import json, sys
+import httpx
+import optree
 
-forecaster = Agent(OpenAIChatModel("gpt-5", provider=OpenAIProvider(base_url=sys.argv[1] + "/v1", api_key="none")))
-
-@forecaster.tool_plain
-def weather(city: str) -> str:
+@optree.tool
+def weather(city):
     print("ran")
     return "rain in " + city
 
+def result_of(call):
+    return {"role": "tool", "tool_call_id": call["id"], "content": weather(**json.loads(call["function"]["arguments"]))}
+
+@optree.session(agent="forecaster")
+def ask(question):
+    messages = [{"role": "user", "content": question}]
+    with optree.turn(user=question), httpx.Client(base_url=sys.argv[1]) as client:
+        while True:
+            answer = client.post("/v1/chat/completions", json={"model": "gpt-5", "messages": messages})
+            answer.raise_for_status()
+            said = answer.json()["choices"][0]["message"]
+            if not said.get("tool_calls"):
+                return said["content"]
+            messages += [said, *map(result_of, said["tool_calls"])]
+
 for question in sys.argv[2:]:
-    print(forecaster.run_sync(question).output)
+    print(ask(question))
 """
 QUESTIONS = ("Athens?", "Rome?", "Oslo?")
 
@@ -125,21 +136,13 @@ def test_last_is_of_no_replay(line, provider):
 
 def test_a_test_replays_a_run_by_its_txn(line, provider, monkeypatch):
     """`optree.testing.replay` takes all sessions of the run that a txn names; what is left is said by session."""
-    from pydantic_ai import Agent
-    from pydantic_ai.models.openai import OpenAIChatModel
-    from pydantic_ai.providers.openai import OpenAIProvider
-
     monkeypatch.setenv("OPTREE_BASE_DIR", str(line.base))
-    forecaster = Agent(OpenAIChatModel("gpt-5", provider=OpenAIProvider(base_url=f"{provider.url}/v1", api_key="none")), name="forecaster")
-
-    @forecaster.tool_plain
-    def weather(city: str) -> str:
-        return city
-
+    monkeypatch.setattr(sys, "argv", ["agent.py", provider.url])
+    program = runpy.run_path(str(line.agent))
     with capture(), replay(line.first):
-        assert ["It rains"] * 3 == [forecaster.run_sync(question).output for question in QUESTIONS]
+        assert ["It rains"] * 3 == [program["ask"](question) for question in QUESTIONS]
     with pytest.raises(AssertionError) as raised, capture(), replay(line.first):
-        forecaster.run_sync("Athens?")
+        program["ask"]("Athens?")
     left = [f"{path} of {txn} was not asked for" for txn in (line.second, line.third) for path in ("1.1", "1.2", "1.3")]
     assert ("; ".join(left), []) == (str(raised.value), provider.requests)
 
