@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from optree._capture.recorded import RecordedCall
 from optree._capture.refusals import charset_of
-from optree._capture.text_answers import answer_by_text, interface_of, usage_as, whole_answer_by_text
+from optree._capture.text_answers import CHUNKS, answer_by_text, interface_of, usage_as, whole_answer_by_text
 from optree._nodes import USAGE_AT_START, OperationNode, Tokens
 from optree._tracing.failures import BODY_TYPE, ERROR_BODY, ERROR_TYPE
 from optree._values import decode, encode, is_list, is_object
@@ -30,6 +30,8 @@ _SPOKEN: Final = {
     "refusal": ("refusal", "refusal"), "output_text": ("output_text", "text"), "output_audio": ("output_audio_transcript", "transcript"),
 }  # fmt: skip
 """By the type of a part of an item, what its events are named by, and the member that has its text."""
+_EMPTY: Final[dict[str, Any]] = {"content": [], "summary": [], "arguments": ""}
+"""What an item begins with in place of what comes in events of its own."""
 _OF_CHUNK: Final = ("id", "object", "created", "model", "service_tier", "system_fingerprint")
 
 
@@ -63,7 +65,7 @@ def reply_of(call: RecordedCall, path: str, query: str, sent: Any = None) -> Sto
         answer = whole_answer_by_text(interface_of(path), answer, node)
         if answer is None:
             return None
-    kind, body = body_of(answer, path, query, call.request)
+    kind, body = body_of(answer, path, query, call.request, node.attributes.get(CHUNKS))
     return StoredReply(int(HTTPStatus.OK), {"content-type": kind, **_request_id(node)}, body)
 
 
@@ -123,13 +125,13 @@ def _request_id(node: OperationNode) -> dict[str, str]:
     return {"x-request-id": found, "request-id": found} if isinstance(found, str) else {}
 
 
-def body_of(answer: Any, path: str, query: str, request: Any) -> tuple[str, bytes]:
-    """Return an answer's content type and body, as *request* asks for them at *path* with *query*."""
+def body_of(answer: Any, path: str, query: str, request: Any, chunks: Any = None) -> tuple[str, bytes]:
+    """Return an answer's content type and body, as *request* asks for them at *path* with *query*; *chunks*: of Gemini's, what each had."""
     low = path.lower().rstrip("/")
     if not _is_stream(low, query, request):
         return JSON, encode([answer] if ":streamgeneratecontent" in low else answer)
     if ":streamgeneratecontent" in low:
-        return _EVENTS, _event(answer)
+        return _EVENTS, b"".join(map(_event, _gemini(answer, chunks)))
     if low.endswith("/responses"):
         return _EVENTS, b"".join(_event(one, name=True) for one in _numbered(_responses(answer)))
     if low.endswith("/v2/chat"):
@@ -170,7 +172,7 @@ def broken_body_of(
     answer = answer_by_text(interface, said, thought, model)
     if answer is not None and interface == "gemini" and ":streamgeneratecontent" in path.lower():
         return _EVENTS, _event(answer if tokens is None else answer | usage_as("gemini", tokens))
-    if interface == "ollama":
+    if interface in ("ollama", "generate"):
         return _LINES, encode(answer) + b"\n"
     if answer is None or not (is_object(request) and request.get("stream") is True) or interface not in _EVENTS_OF:
         return None
@@ -236,13 +238,53 @@ def _chat(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
     head = _head(answer, "chat.completion.chunk")
     choices = _objects(answer.get("choices"))
     for place, choice in enumerate(choices):
+        at = choice.get("index", place)
         delta = {"content": None} | _member(choice, "message")
-        if calls := _objects(delta.get("tool_calls")):
-            delta["tool_calls"] = [{"index": at} | call for at, call in enumerate(calls)]
-        yield head | {"choices": [{"index": choice.get("index", place), "delta": delta, "finish_reason": None}]}
+        calls = _objects(delta.pop("tool_calls", None))
+        deltas = [delta, *(one for number, call in enumerate(calls) for one in _deltas_of_call(number, call))]
+        for one in deltas:
+            yield head | {"choices": [{"index": at, "delta": one, "finish_reason": None}]}
     for place, choice in enumerate(choices):
         rest = {name: value for name, value in choice.items() if name != "message"}
         yield head | {"choices": [{"index": place, "finish_reason": None} | rest | {"delta": {}}]}
+
+
+def _gemini(answer: dict[str, Any], chunks: Any) -> Iterator[dict[str, Any]]:
+    """Yield the chunks of an answer of Gemini's, with the parts that each had: its client sends each back as a content of its own."""
+    candidates = _objects(answer.get("candidates"))
+    parts = _objects(_member(candidates[0], "content").get("parts")) if len(candidates) == 1 else []
+    left, told = list(parts), list[list[dict[str, Any]]]()
+    for sizes in chunks if is_list(chunks) else ():
+        told.append([_taken_off(left, size) for size in sizes if left])
+    if sum(map(len, told)) == 0 or left:  # not as it was recorded
+        yield answer
+        return
+    rest = {name: value for name, value in candidates[0].items() if name not in ("content", "finishReason")}
+    head = {name: value for name, value in answer.items() if name not in ("candidates", "usageMetadata")}
+    for held in told:
+        last = held is told[-1]
+        candidate = {"content": {"role": "model", "parts": held}} | (
+            candidates[0] | {"content": {"role": "model", "parts": held}} if last else rest
+        )
+        yield head | {"candidates": [candidate]} | ({"usageMetadata": answer.get("usageMetadata")} if last else {})
+
+
+def _taken_off(parts: list[dict[str, Any]], size: int) -> dict[str, Any]:
+    """Take so many characters of text off the first of some parts, or that part, if it is no text."""
+    first = parts[0]
+    said = first.get("text")
+    if not isinstance(said, str) or len(said) <= size:
+        return parts.pop(0)
+    parts[0] = first | {"text": said[size:]}
+    return first | {"text": said[:size]}
+
+
+def _deltas_of_call(number: int, call: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a tool call as it is streamed: first what is called, then with what."""
+    function = _member(call, "function")
+    begun = {"index": number} | call | ({"function": function | {"arguments": ""}} if "arguments" in function else {})
+    rest = {"index": number, "function": {"arguments": function.get("arguments")}}
+    return [{"tool_calls": [one]} for one in ([begun, rest] if "arguments" in function else [begun])]
 
 
 def _completion(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -258,7 +300,7 @@ def _responses(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield {"type": "response.created", "response": begun}
     for place, item in enumerate(_objects(answer.get("output"))):
         of_item = {"output_index": place, "item_id": item.get("id", "")}
-        shown = {name: [] if is_list(value) and name in ("content", "summary") else value for name, value in item.items()}
+        shown = {name: _EMPTY.get(name, value) for name, value in item.items()}
         yield {"type": "response.output_item.added", "output_index": place, "item": shown | {"status": "in_progress"}}
         yield from _parts_of_item(item, of_item)
         yield {"type": "response.output_item.done", "output_index": place, "item": item}
@@ -297,7 +339,7 @@ def _realtime(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield {"type": "response.created", "response": answer | {"output": [], "status": "in_progress", "usage": None}}
     for place, item in enumerate(items):
         of_item = of_answer | {"output_index": place, "item_id": item.get("id", "")}
-        shown = {name: [] if name == "content" else value for name, value in item.items()}
+        shown = {name: _EMPTY.get(name, value) for name, value in item.items()}
         yield {"type": "response.output_item.added", "output_index": place, "item": shown | {"status": "in_progress"}} | of_answer
         yield from _parts_of_item(item, of_item)
         yield {"type": "response.output_item.done", "output_index": place, "item": item} | of_answer

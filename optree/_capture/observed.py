@@ -15,6 +15,7 @@ from optree._builder.handles import account_again, account_late, respond_at_end,
 from optree._builder.outcome import outcome
 from optree._capture.program import PROGRAM
 from optree._capture.refusals import Refusal
+from optree._capture.text_answers import CHUNKS
 from optree._interrupts import suppress
 from optree._nodes import USAGE_AT_START, AccountingEntry, Status, is_placeholder
 from optree._server_tools import server_tools
@@ -25,12 +26,14 @@ from optree._tracing.results import ModelResult, is_known, name_model
 from optree._tracing.runtime import RUNTIME
 from optree._tracing.scopes import is_parents
 from optree._usage import SERVER_TOOLS
+from optree._values import is_list, is_object
 from optree.redaction import redact
 
 _FIGURES: Final = (
     "usage", "usageMetadata", "usage_metadata", "timings", "meta", "prompt_eval_count", "eval_count", "service_tier"
 )  # fmt: skip
 """Members of an answer that have figures of what it took, or say what these cost."""
+_MOST_CHUNKS: Final = 1000
 
 
 class ObservedCall:
@@ -156,8 +159,27 @@ class ObservedCall:
 class AnswerOverWire(ModelResult):
     """An answer as it comes over the wire."""
 
-    __slots__ = ()
+    __slots__ = ("_chunks",)
     decoded = True
+
+    def __init__(self, op: Op) -> None:
+        super().__init__(op)
+        self._chunks: list[list[int]] = []
+        """Of Gemini's stream, for each chunk the characters of its parts: its client sends each back as a content of its own."""
+
+    def take(self, item: Any) -> bool:
+        """Take a chunk."""
+        if is_object(item) and is_list(found := item.get("candidates")) and len(self._chunks) <= _MOST_CHUNKS:
+            content = found[0].get("content") if found and is_object(found[0]) else None
+            parts = content.get("parts") if is_object(content) else None
+            self._chunks.append([_text_size(part) for part in parts] if is_list(parts) else [])
+        return super().take(item)
+
+    def ended(self, status: Status) -> None:
+        """Record the answer that the chunks add up to, and, if they are not too many, what each had."""
+        if sum(map(bool, self._chunks)) > 1 and len(self._chunks) <= _MOST_CHUNKS:
+            self._op.builder.set_op(self._op, **{CHUNKS: [sizes for sizes in self._chunks if sizes]})
+        super().ended(status)
 
     def returned(self, value: Any) -> None:
         """Take an answer that is whole."""
@@ -188,6 +210,11 @@ class AnswerOverWire(ModelResult):
             self._op.spending.commit(self._op)
         if status == "ok" and (self._op.bare.response is None or self._op.bare.response.partial):
             self._op.response(answer)
+
+
+def _text_size(part: Any) -> int:
+    text = part.get("text") if is_object(part) else None
+    return len(text) if isinstance(text, str) else 0
 
 
 class JoinedAnswer(AnswerOverWire):

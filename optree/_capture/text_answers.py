@@ -10,10 +10,13 @@ from typing import Any, Final
 
 from optree._nodes import OperationNode, Tokens
 
+CHUNKS: Final = "stream.chunks"
+"""The attribute of an op that has, for each chunk of a stream of Gemini's, the characters of each of its parts; 0 for what is no text."""
 _INTERFACES: Final = (
     (":streamgeneratecontent", "gemini"),
     (":generatecontent", "gemini"),
     ("/api/chat", "ollama"),
+    ("/api/generate", "generate"),
     ("/chat/completions", "chat"),
     ("/completions", "completions"),
     ("/responses", "responses"),
@@ -44,6 +47,8 @@ def answer_by_text(interface: str | None, said: str, thought: str, model: Any) -
         case "ollama":
             message = {"role": "assistant", "content": said} | ({"thinking": thought} if thought else {})
             answer = {"model": model, "message": message, "done": False}
+        case "generate":
+            answer = {"model": model, "response": said, "done": False} | ({"thinking": thought} if thought else {})
         case "chat":
             message = {"role": "assistant", "content": said} | ({"reasoning_content": thought} if thought else {})
             answer = head | {"object": "chat.completion", "choices": [{"index": 0, "message": message}]}
@@ -79,7 +84,7 @@ def whole_answer_by_text(interface: str | None, said: str, node: OperationNode) 
     match interface:
         case "gemini":
             answer["candidates"][0]["finishReason"] = "STOP"
-        case "ollama":
+        case "ollama" | "generate":
             answer |= {"done": True, "done_reason": "stop"}
         case "chat" | "completions":
             answer["choices"][0]["finish_reason"] = "stop"
@@ -105,7 +110,7 @@ def usage_as(interface: str, tokens: Tokens) -> dict[str, Any]:
                 "candidatesTokenCount": output - reasoning, "totalTokenCount": sent + output,
             }  # fmt: skip
             usage: dict[str, Any] = {"usageMetadata": {name: count for name, count in told.items() if count}}
-        case "ollama":
+        case "ollama" | "generate":
             usage = {"prompt_eval_count": sent, "eval_count": output}
         case "chat" | "completions":
             details = {"prompt_tokens_details": {"cached_tokens": read}, "completion_tokens_details": {"reasoning_tokens": reasoning}}
