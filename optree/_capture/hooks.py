@@ -93,7 +93,7 @@ def run_within(function: Callable[..., Any], watching: Watching) -> Callable[...
 def _unseen(error: BaseException) -> None:
     """Take the frame that has caught an exception out of its traceback, before it is raised again: some programs tell a model of that."""
     if error.__traceback__ is not None:
-        error.__traceback__ = error.__traceback__.tb_next
+        BaseException.with_traceback(error, error.__traceback__.tb_next)  # an exception's class may let nothing be set
 
 
 def await_within(function: Callable[..., Any], watching: Watching) -> Callable[..., Any]:

@@ -30,9 +30,9 @@ _HEAD: Final = {"id": "recorded", "created": 0, "created_at": 0}
 
 
 def interface_of(path: str) -> str | None:
-    """Return which interface requests to a path go through: of one that is not known it is that of chats; None where there is no path."""
+    """Return which interface requests to a path go through; None for one that is not known."""
     low = path.lower().rstrip("/")
-    return next((name for end, name in _INTERFACES if low.endswith(end)), "chat" if low.startswith("/") else None)
+    return next((name for end, name in _INTERFACES if low.endswith(end)), None)
 
 
 def answer_by_text(interface: str | None, said: str, thought: str, model: Any) -> dict[str, Any] | None:
@@ -106,8 +106,8 @@ def usage_as(interface: str, tokens: Tokens) -> dict[str, Any]:
     match interface:
         case "gemini":
             told = {
-                "promptTokenCount": sent, "cachedContentTokenCount": read, "thoughtsTokenCount": reasoning,
-                "candidatesTokenCount": output - reasoning, "totalTokenCount": sent + output,
+                "promptTokenCount": sent, "cachedContentTokenCount": read, "candidatesTokenCount": output - reasoning,
+                "thoughtsTokenCount": reasoning, "totalTokenCount": sent + output,
             }  # fmt: skip
             usage: dict[str, Any] = {"usageMetadata": {name: count for name, count in told.items() if count}}
         case "ollama" | "generate":

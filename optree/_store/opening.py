@@ -79,9 +79,10 @@ def open_session(
     """Begin a new root session on disk; *takers* receive its records beside the journal. A *txn* is *unused* if it was drawn for it.
 
     The store is put into *stores* as soon as it has files: if this raises then, as by an interrupt, the caller discards it.
-    Raises `OSError` if its journal cannot be made (with *later* it is made once it can be), `BusyError` if the txn is in use.
+    Raises `OSError` if its journal cannot be made (with *later* it is made once it can be), `BusyError` if the txn is in use, or was.
     """
-    store = SessionStore(txn or new_txn(), options, takers=takers, later=later, unused=unused or not txn, stores=stores)
+    unused = unused or not txn
+    store = SessionStore(txn or new_txn(), options, takers=takers, later=later, unused=unused, first=not unused, stores=stores)
     try:
         builder = SessionTreeBuilder(
             agent,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from optree._builder import Stream
 from optree._interrupts import from_handler, if_free, new_rlock, pass_on, suppress
-from optree._store.directory import NotedProblems, checked, exists, owners_journals
+from optree._store.directory import SUFFIXES, NotedProblems, checked, exists, owners_journals
 from optree._store.journal import Journal
 from optree._store.numbering import last_given
 from optree._store.options import StoreOptions
@@ -33,12 +33,12 @@ class SessionFiles(NotedProblems):
     _fresh = False  # True if the live directory was made for this session as it began: there is nothing in it to go on from
     _covered, _begun = 0, 0  # numbers of the last record that the last snapshot has, that the last one that was begun has
 
-    def __init__(self, txn: str, options: StoreOptions, *, owner: bool, unused: bool, again: bool, later: bool) -> None:
+    def __init__(self, txn: str, options: StoreOptions, *, owner: bool, unused: bool, first: bool, again: bool, later: bool) -> None:
         """Make no file yet. Raises `SetupError` for a txn that is none, and for a live directory that is a link."""
         super().__init__(checked(txn), options.directory)
         self.process = os.getpid()
         self.options, self.owner, self._os = options, owner, options.system
-        self._unused, self._later = unused, later or not owner
+        self._unused, self._first, self._later = unused, first, later or not owner
         self.live = options.directory.live(txn) if owner else options.directory.live_to_write(txn)
         self.again = again  # entries of the session may be in the ledger already
         self._lock = Ownership(self.live, self._os)
@@ -79,12 +79,18 @@ class SessionFiles(NotedProblems):
                 self._fresh = bool(self._os.make_directory(self.live)) and not self.again
                 if self._unused and not self._fresh:
                     self.options.directory.live_to_write(self.txn)
-                return self._lock.take(fresh=self._fresh)
+                return not (self._first and not self._fresh) and self._lock.take(fresh=self._fresh) and not self._was_begun()
             except FileNotFoundError as error:
                 pass_on(error)
                 if not self.again:
                     raise
         return False
+
+    def _was_begun(self) -> bool:
+        """Tell whether a process that was given the same name was quicker, and has ended the session: its live directory was removed."""
+        if was_begun := self._first and any(exists(self.options.directory.snapshot(self.txn, name)) for name in SUFFIXES):
+            self._release_lock()
+        return was_begun
 
     def _unmake(self, error: BaseException) -> None:
         """Remove the files and locks that were made, if any: the session cannot be begun."""

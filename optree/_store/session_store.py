@@ -59,15 +59,16 @@ class SessionStore(SessionFiles):
         resume: bool = False,
         later: bool = False,
         unused: bool = False,
+        first: bool = False,
         stores: MutableMapping[str, SessionStore] | None = None,
     ) -> None:
         """Open or make the live directory and a new journal; with *resume*, load the session first; an *unused* txn has no files.
 
-        Raises `BusyError` if another process owns it, `OSError`, and what `load` raises. With *later* a disk or directory that cannot be
-        written does not raise: files are made once they can be, tried for each second, and records are kept until then. At its end it
-        stands in *stores*: an interrupt after that leaves no store that cannot be found.
+        Raises `BusyError` if another process owns it, or with *first* has ever begun it, `OSError`, and what `load` raises. With *later* a
+        disk or directory that cannot be written does not raise: files are made once they can be, tried for each second, and records are
+        kept until then. At its end it stands in *stores*: an interrupt after that leaves no store that cannot be found.
         """
-        super().__init__(txn, options, owner=owner, unused=unused, again=resume, later=later)
+        super().__init__(txn, options, owner=owner, unused=unused, first=first, again=resume, later=later)
         self.builder: SessionTreeBuilder | None = None
         self._core: ref[Core] | None = None
         self._upkeep = Upkeep(self._beat, self._tick, self._save, self._leave, self._problem)

@@ -39,7 +39,7 @@ from optree._tracing.problems import Problems, Unsaved, counts_of, lost_of
 from optree._tracing.stderr import say
 from optree._values import text
 from optree._visible import coloured
-from optree.errors import NotFoundError, OptreeError, SetupError
+from optree.errors import BusyError, NotFoundError, OptreeError, SetupError
 from optree.redaction import redact
 
 EXIT_SECONDS = 0.25  # the longest that optree delays the end of the process
@@ -364,26 +364,25 @@ class Runtime:
 
     def _leave_idle(self) -> None:
         """Close the sessions of other processes that nothing was begun in for longest, and nothing is open in."""
-        idle = idle_sessions(self._joined, self.stores)[:-IDLE_SESSIONS]
-        for node in [node for _, nodes in idle for node in nodes]:
-            del self._joined[node]
-        self._leave([txn for txn, _ in idle])
+        for txn, nodes in idle_sessions(self._joined, self.stores)[:-IDLE_SESSIONS]:
+            for node in nodes:
+                del self._joined[node]
+            self._leave(txn)
 
-    def _leave(self, txns: list[str]) -> None:
-        """Close sessions in which nothing is open."""
+    def _leave(self, txn: str) -> None:
+        """Close a session in which nothing is open."""
         self.past.update(counts_of(self.leaving.take(), []))
-        for txn in txns:
-            store, consoles = self.stores[txn], [self.consoles.pop(txn)] if txn in self.consoles else []
-            store.journal.sync_later()  # while a flush still finds it
-            self.leaving.add(store)
-            del self.stores[txn]
-            self.mirroring.forget(txn)
-            self.past.update(counts_of([], consoles))
-            self.problems.keep_of(store)
-            store.report = self.problems.report
-            for console in consoles:
-                console.close()
-            self.leaving.close(store, self._close_left)
+        store, consoles = self.stores[txn], [self.consoles.pop(txn)] if txn in self.consoles else []
+        store.journal.sync_later()  # while a flush still finds it
+        self.leaving.add(store)
+        del self.stores[txn]
+        self.mirroring.forget(txn)
+        self.past.update(counts_of([], consoles))
+        self.problems.keep_of(store)
+        store.report = self.problems.report
+        for console in consoles:
+            console.close()
+        self.leaving.close(store, self._close_left)
 
     def _close_left(self, store: SessionStore) -> None:
         self._guarded(store.close)
@@ -394,15 +393,16 @@ class Runtime:
         return [*list(self.stores.values()), *self.leaving.stores()]
 
     def _opened(self, txn: str | None, agent: str, attributes: Mapping[str, Any]) -> Session:
-        process = os.getpid()
-        name = txn if txn and self.directory().is_free(txn) else new_txn()
-        console = self._console(name)
+        process, drawn = os.getpid(), not (txn and self.directory().is_free(txn))
+        console = self._console(name := new_txn() if drawn else str(txn))
         try:
             builder, store = open_session(
-                agent, self._options(), txn=name, attributes=attributes, takers=console, later=True, unused=name != txn, stores=self.stores
+                agent, self._options(), txn=name, attributes=attributes, takers=console, later=True, unused=drawn, stores=self.stores
             )
         except (OSError, OptreeError) as error:
             pass_on(error)
+            if not drawn and isinstance(error, BusyError) and self.consoles.pop(name, True):  # a process was quicker that has the name too
+                return self._opened(None, agent, attributes)
             if not is_begun_by_parent():
                 self.problems.report(nothing_saved(self.directory(), self.directory().why(error) if isinstance(error, OSError) else error))
             stream = Stream([self.unsaved.setdefault(name, Unsaved()), *console])

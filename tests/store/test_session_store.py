@@ -25,6 +25,7 @@ from optree._store.session_store import SessionStore
 from optree._store.settle import settle
 from optree._store.system import OS
 from optree._tree import flatten, walk_ops
+from optree.errors import BusyError
 from tests.store.faults import CALLS, Faulty
 from tests.store.golden.make import program
 from tests.store.test_journal import busy
@@ -698,3 +699,17 @@ def test_a_forked_child_whose_file_is_settled_as_it_is_made(begin):
     store.after_fork()
     assert store.journal.path.exists()
     store.close(0.0)
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_name_that_another_process_has_taken(directory, ended):
+    """A session is begun under no name that another one has, or has had, since it was asked for; that one's files stay as they are."""
+    builder, store = open_session("first", StoreOptions(directory), txn="txn-1", later=True)
+    builder.begin_turn(user="hi").end()
+    if ended:
+        builder.end_session()
+    store.close(5.0)
+    before = {path.name for path in directory.sessions.rglob("*")}
+    with pytest.raises(BusyError):
+        open_session("second", StoreOptions(directory), txn="txn-1", later=True)
+    assert ("first", before) == (load("txn-1", directory).session.agent_id, {path.name for path in directory.sessions.rglob("*")})
