@@ -89,6 +89,7 @@ class SessionFiles(NotedProblems):
     def _was_begun(self) -> bool:
         """Tell whether a process that was given the same name was quicker, and has ended the session: its live directory was removed."""
         if was_begun := self._first and any(exists(self.options.directory.snapshot(self.txn, name)) for name in SUFFIXES):
+            remove(self.live, [], self._os)
             self._release_lock()
         return was_begun
 
