@@ -158,8 +158,9 @@ def _tools_of(offered: Any) -> Any:
 
 
 def _usage(answer: Any) -> dict[str, Any]:
-    """Return the figures of an answer, which are in what the provider gave, or beside it."""
-    raw, beside = answer.raw, answer.additional_kwargs
+    """Return the figures of an answer, which are in what the provider gave, or beside it, or beside its message."""
+    message = getattr(answer, "message", None)
+    raw, beside = answer.raw, ({} if message is None else message.additional_kwargs) | answer.additional_kwargs
     raw = dumped(raw.model_dump) if hasattr(raw, "model_dump") else raw
     found = {name: one for name in ("usage", "usage_metadata") if is_object(raw) and (one := raw.get(name))}
     return found or ({"usage": {name: beside[name] for name in _FIGURES if name in beside}} if "prompt_tokens" in beside else {})

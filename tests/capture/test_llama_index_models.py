@@ -22,7 +22,7 @@ from llama_index_instrumentation.dispatcher import Dispatcher
 
 import optree
 from optree._capture import instrument, uninstrument
-from optree._nodes import REPLAY_OF
+from optree._nodes import REPLAY_OF, Tokens
 from optree._tree import walk_ops
 from optree._values import decode
 from optree.testing import capture, replay
@@ -95,6 +95,29 @@ def test_a_model_that_calls_nobody(recording, method):
     asked = recording.tree.pool.resolve(decode(op.request.payload))
     assert [{"role": "user", "content": "Weather?"}] == asked["messages"]
     assert {"role": "assistant", "content": "It rains"} == decode(op.response.payload)["choices"][0]["message"]
+
+
+class Beside(Own):
+    """A model that tells its tokens beside the answer."""
+
+    @llm_completion_callback()
+    def complete(self, prompt, formatted=False, **_more):  # noqa: ARG002, FBT002 - as LlamaIndex calls it
+        """Say it."""
+        told = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5, "tries": 7}
+        return CompletionResponse(text=self.says, additional_kwargs=told)
+
+    @llm_completion_callback()
+    def stream_complete(self, prompt, formatted=False, **_more):  # noqa: FBT002 - as above
+        """Say it at once."""
+        yield self.complete(prompt, formatted)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_tokens_beside_the_answer(recording, method):
+    """Tokens in the `additional_kwargs` of a response, which LlamaIndex makes those of a chat's message, are those of the call."""
+    with optree.session("lead"), optree.turn(user="Weather?"):
+        assert "It rains" == say(Beside(), method)
+    assert [Tokens(3, 2, 0, 0, 5)] == [entry.tokens for op in calls_of(recording) for entry in op.accounting]
 
 
 def test_what_an_agent_asks_a_model(recording):
