@@ -107,30 +107,56 @@ def test_the_figures_come_with_it(provider, streamed):
     assert (8, 4, 5) == (found.input_tokens, found.cache_read_input_tokens, found.output_tokens)
 
 
-PATHS = [
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/v1/responses",
-    "/v1/messages",
-    "/v2/chat",
-    "/api/chat",
-    "/m:generateContent",
-    "Converse",
-]
+USAGES = {
+    "/v1/chat/completions": {
+        "prompt_tokens": 14, "completion_tokens": 5, "total_tokens": 19,
+        "prompt_tokens_details": {"cached_tokens": 4}, "completion_tokens_details": {"reasoning_tokens": 3},
+    },
+    "/v1/completions": {
+        "prompt_tokens": 14, "completion_tokens": 5, "total_tokens": 19,
+        "prompt_tokens_details": {"cached_tokens": 4}, "completion_tokens_details": {"reasoning_tokens": 3},
+    },
+    "/v1/responses": {
+        "input_tokens": 14, "output_tokens": 5, "total_tokens": 19,
+        "input_tokens_details": {"cached_tokens": 4}, "output_tokens_details": {"reasoning_tokens": 3},
+    },
+    "/v1/messages": {"input_tokens": 8, "output_tokens": 5, "cache_read_input_tokens": 4, "cache_creation_input_tokens": 2},
+    "/v2/chat": {"tokens": {"input_tokens": 14, "output_tokens": 5}},
+    "/api/chat": {"prompt_eval_count": 14, "eval_count": 5},
+    "/m:generateContent": {
+        "promptTokenCount": 14, "cachedContentTokenCount": 4, "thoughtsTokenCount": 3, "candidatesTokenCount": 2, "totalTokenCount": 19,
+    },
+    "Converse": {"inputTokens": 8, "outputTokens": 5, "totalTokens": 19, "cacheReadInputTokens": 4, "cacheWriteInputTokens": 2},
+}  # fmt: skip
+"""What each interface tells of 8 fresh tokens, 4 out of the cache and 2 into it, and of 5 answered, 3 of which are reasoning."""
+SPENT = Tokens(8, 5, 4, 2, 19, 3)
 
 
-@pytest.mark.parametrize("path", PATHS)
+def given(path, *entries):
+    """Return the answer that a text comes as, and what is recorded that it took."""
+    node = OperationNode("1.1", "1", "llm", "p:m", 1.0, (), entries, status="ok", response=Payload(raw("It rains"), None, 8))
+    return decode(reply_of(RecordedCall("txn", node, {"model": "m"}), path, "").body)
+
+
+@pytest.mark.parametrize("path", USAGES)
 def test_what_is_given_says_what_was_recorded(path):
     """In each interface's form the answer has the text, an end, and the same tokens by that interface's convention."""
-    tokens = Tokens(8, 5, 4, 0, 17, 0)
-    entry = optree.AccountingEntry("1#1", 1.0, "llm", "ok", 1.0, "p", "m", tokens=tokens)
-    node = OperationNode("1.1", "1", "llm", "p:m", 1.0, (), (entry,), status="ok", response=Payload(raw("It rains"), None, 8))
-    answer = decode(reply_of(RecordedCall("txn", node, {"model": "m"}), path, "").body)
+    answer = given(path, optree.AccountingEntry("1#1", 1.0, "llm", "ok", 1.0, "p", "m", tokens=SPENT))
     assert "It rains" in str(answer)
     assert any(word in str(answer) for word in ("stop", "STOP", "end_turn", "COMPLETE", "completed"))
+    told = answer.get("usage") or answer.get("usageMetadata") or {name: answer[name] for name in USAGES[path]}
+    assert USAGES[path] == told
     found = read(answer).tokens
-    in_all = (found.input_tokens + found.cache_read_input_tokens, found.output_tokens)
-    assert (12, 5) == in_all
+    assert (14, 5) == (found.all_input_tokens, found.output_tokens)
+
+
+def test_what_a_failed_attempt_took_is_not_told():
+    """The answer tells the tokens of the attempt that was answered, whichever was accounted for last."""
+    answered = optree.AccountingEntry("1#1", 1.0, "llm", "ok", 1.0, "p", "m", tokens=SPENT)
+    failed = optree.AccountingEntry("1#2", 1.0, "llm", "failed", 1.0, "p", "m", tokens=Tokens(7, 0, 0, 0, 7))
+    for entries in ((answered, failed), (failed, answered)):
+        assert USAGES["/v1/messages"] == given("/v1/messages", *entries)["usage"]
+    assert "usage" not in given("/v1/messages", failed)
 
 
 def test_a_text_for_an_interface_that_is_not_known(provider):
