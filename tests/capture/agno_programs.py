@@ -44,6 +44,7 @@ class Scripted(Model):
 
     id: str = "scripted"
     says: list = field(default_factory=list)
+    spends: dict = field(default_factory=dict)
 
     def invoke(self, messages, *_args, **_more):
         """Say what is next, the last thing again and again."""
@@ -51,7 +52,7 @@ class Scripted(Model):
         said = said(messages) if callable(said) else said
         if isinstance(said, BaseException):
             raise said
-        spent = MessageMetrics(input_tokens=3, output_tokens=2, total_tokens=5)
+        spent = MessageMetrics(**{"input_tokens": 3, "output_tokens": 2, "total_tokens": 5, **self.spends})
         if isinstance(said, list):
             return ModelResponse(role="assistant", tool_calls=said, response_usage=spent)
         return ModelResponse(role="assistant", content=said, response_usage=spent)

@@ -17,7 +17,7 @@ from agno.tools.function import FunctionCall
 
 import optree
 from optree._capture import instrument, uninstrument
-from optree._nodes import REPLAY_OF
+from optree._nodes import REPLAY_OF, Tokens
 from optree._tree import walk_ops
 from optree._values import decode
 from optree.testing import capture, replay
@@ -58,6 +58,16 @@ def test_a_model_that_calls_nobody(recording, way):
     assert "It rains" == decode(second.response.payload)["choices"][0]["message"]["content"].strip()
     assert [(3, 2)] * 2 == [(op.accounting[0].tokens.input_tokens, op.accounting[0].tokens.output_tokens) for op in (first, second)]
     assert (2, 6) == (recording.tree.session.totals.llm_requests, recording.tree.session.totals.input_tokens)
+
+
+@pytest.mark.parametrize("way", ["run", "stream"])
+def test_what_such_a_model_tells(recording, way):
+    """Tokens of the cache, which are within the input, reasoning and what it cost are told of such a call too."""
+    spends = {"input_tokens": 12, "output_tokens": 5, "total_tokens": 17, "cost": 0.5}
+    model = Scripted(says=["It rains"], spends=spends | {"cache_read_tokens": 4, "cache_write_tokens": 2, "reasoning_tokens": 3})
+    WAYS[way](forecaster(model), "Weather?")
+    [entry] = [entry for op in calls_of(recording) for entry in op.accounting]
+    assert (Tokens(6, 5, 4, 2, 17, 3), 0.5, 0.5) == (entry.tokens, entry.cost_usd, recording.tree.session.totals.cost_usd)
 
 
 def test_a_model_in_an_op_of_the_programs(recording):

@@ -78,9 +78,10 @@ def test_a_model_that_calls_nobody(recording):
     ids=["within", "beside", "none"],
 )
 def test_what_such_a_model_tells_of_tokens(recording, usage, tokens):
-    """Cached tokens are within the input, or beside it, as the total says; of a model that tells none that is noted."""
+    """Cached tokens are within the input, or beside it, as the total says, and beside it in the answer; none are noted as such."""
     ask(agent(Scripted("It rains", usage=usage)))
     assert [tokens] == [entry.tokens for op in calls_of(recording) for entry in op.accounting]
+    assert [tokens.input_tokens] == [decode(op.response.payload).get("usage", {}).get("inputTokens", 0) for op in calls_of(recording)]
     assert (tokens == Tokens()) == any("tells no tokens" in log.message for op in calls_of(recording) for log in op.logs)
 
 

@@ -3,10 +3,13 @@
 import shutil
 import sys
 from pathlib import Path
+from time import time_ns
 
 import pytest
 
+from optree import _ids as ids
 from optree._store import Directory, runs
+from optree._store.opening import RUN
 from optree._store.runs import count_run, find_run, load_run, run_of
 from tests.cli.conftest import CommandLine
 
@@ -91,6 +94,20 @@ def test_runs_of_one_program_are_apart(line):
     newest, *_, oldest = where.saved()
     assert (2, 2) == (len(find_run("last", where).sessions), len(find_run(oldest.txn, where).sessions))
     assert ([newest.txn], 2) == (list(load_run(newest.snapshot, where)), len(load_run("last", where)))
+
+
+def test_a_clock_that_is_set_back_in_a_run(line, monkeypatch):
+    """Sessions that began up to a minute before their run did, as a clock that was set back since tells it, are of the run."""
+    ahead = time_ns() + ids.SOON // 2 * 1_000_000
+    monkeypatch.setattr(ids, "time_ns", lambda: ahead)
+    run = ids.new_txn()
+    line.start(sys.executable, line.agent, "fork", env=line.env | {RUN: run}).communicate()
+    where = Directory.of(line.base)
+    line.read("status")
+    found = find_run("last", where)
+    assert (run, ["first", "child", "last"]) == (found.id, agents_of(found, where))
+    assert all(ids.txn_time(saved.txn) < ids.txn_time(run) for saved in found.sessions)
+    assert 3 == count_run("last", where)
 
 
 def test_a_session_that_does_not_say_its_run(line):
