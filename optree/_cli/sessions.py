@@ -233,7 +233,9 @@ def open_run(txn: str, directory: Directory, *, verbatim: bool = False) -> Opene
             if len(run.sessions) <= 1:
                 raise
             complain(str(error))
-    return OpenedRun(run.id or sessions[0][0].txn, sessions, len(sessions) >= len(run.sessions))
+    for name in run.unread:
+        complain(f"session {name} may be of this run too: its files do not tell, they are damaged (optree load {name})")
+    return OpenedRun(run.id or sessions[0][0].txn, sessions, len(sessions) >= len(run.sessions) and not run.unread)
 
 
 def run_with(txn: str, directory: Directory) -> ProgramRun:

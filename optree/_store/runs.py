@@ -31,12 +31,22 @@ class ProgramRun(NamedTuple):
     id: str
     sessions: list[Saved]
     """Its root sessions, in the order in which they began."""
+    unread: tuple[str, ...] = ()
+    """Sessions that were begun since, and whose files do not tell of which run they are: they are damaged."""
 
 
 def run_of(saved: Saved) -> str:
     """Return the id of the run that recorded a session; of one that does not say it, as earlier versions' do not, its own txn."""
+    return _told(saved) or saved.txn
+
+
+def _told(saved: Saved) -> str | None:
+    """Return the same; None where the files cannot be read."""
     meta = read_meta(saved.snapshot) if saved.snapshot is not None else {}
-    ingress = meta["ingress"] if "ingress" in meta else _begun_with(saved.live).get("ingress")
+    begun = None if "ingress" in meta else _begun_with(saved.live)
+    ingress = (meta if begun is None else begun).get("ingress")
+    if not meta and not begun:
+        return None
     run = ingress.get("run") if is_object(ingress) else None
     return run if isinstance(run, str) and is_txn(run) else saved.txn
 
@@ -46,8 +56,9 @@ def find_run(txn: str, directory: Directory) -> ProgramRun:
     first = directory.find(txn)
     run = run_of(first)
     since = (txn_time(run) or 0.0) - SOON  # none of its sessions is older; clocks may be set back
-    listed = [saved for saved in reversed(directory.saved()) if (txn_time(saved.txn) or since) >= since]
-    return ProgramRun(run, [saved for saved in listed if saved.txn == first.txn or run_of(saved) == run])
+    listed = [(saved, _told(saved)) for saved in reversed(directory.saved()) if (txn_time(saved.txn) or since) >= since]
+    unread = tuple(saved.txn for saved, told in listed if told is None and saved.txn != first.txn)
+    return ProgramRun(run, [saved for saved, told in listed if saved.txn == first.txn or told == run], unread)
 
 
 def count_run(txn: str, directory: Directory) -> int | None:

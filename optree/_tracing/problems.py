@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from errno import EDQUOT, ENOSPC
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from optree._store import Directory, SessionStore
 from optree._store.directory import LATE, LATE_UNWRITTEN, may_be_directory, nothing_saved
 from optree._store.system import disk_waited_for
 from optree._store.upkeep import left_unsynced
+from optree._tracing.recorded import CURRENT_REPLAY
 from optree._tracing.stderr import say
 from optree.errors import BusyError, NotFoundError
 from optree.redaction import callback_errors, forget_callback_errors, redact
@@ -59,6 +60,15 @@ class Problems:
             if kind not in self._on_stderr and not (self._has_console() and any(problem in store.stream.reports for store in stores)):
                 self._on_stderr.add(kind)
                 say(problem)
+
+    @staticmethod
+    def why_not_here(txn: str, stores: Collection[str], directory: Directory) -> str | None:
+        """Return why a session that the program names cannot go on here; None if it can, as far as is known."""
+        if txn in stores:
+            return f"session {txn} is open in this process"
+        if CURRENT_REPLAY.answer_tool is not None:
+            return f"session {txn} is recorded, and this is a replay"
+        return f"session {txn} is not there" if directory.exact(txn) is None else None
 
     def why_not_resumed(self, txn: str, error: Exception, directory: Directory, *, named: bool) -> str:
         """Return why a session does not go on; report it, if the program *named* it and it is damaged. A disk's problems come again."""

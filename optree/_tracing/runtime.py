@@ -421,8 +421,8 @@ class Runtime:
             if named:
                 self._close_ended(txn)  # its files may be this process's still
                 self.leaving.go_on(txn)
-                if txn in self.stores or self.directory().exact(txn) is None:
-                    raise NotFoundError(f"session {txn} is {'open in this process' if txn in self.stores else 'not there'}")
+                if (why := self.problems.why_not_here(txn, self.stores, self.directory())) is not None:
+                    raise NotFoundError(why)
             builder, store, loaded = resume_session(txn, self._options(), stores=self.stores)
         except (OSError, OptreeError) as error:
             pass_on(error)

@@ -165,3 +165,14 @@ def test_a_test_replays_what_it_recorded_itself(tmp_path, monkeypatch):
         assert "ROME" == look("Rome")
     assert ["Athens", "Rome"] == ran
     assert 2 == len(find_run(session.txn, Directory.of(tmp_path)).sessions)
+
+
+def test_a_replay_goes_on_with_no_recorded_session(line, monkeypatch):
+    """A program that goes on with a session by its name gets a new one in a replay: what was recorded stays as it is."""
+    monkeypatch.setenv("OPTREE_BASE_DIR", str(line.base))
+    path = line.sessions / f"{line.first}.json.zst"
+    before = path.read_bytes()
+    with pytest.raises(AssertionError), replay(line.first), optree.session("forecaster", resume=line.first) as session:
+        pass
+    assert optree.flush("snapshot")
+    assert (True, before) == (session.txn != line.first, path.read_bytes())

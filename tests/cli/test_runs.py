@@ -1,5 +1,6 @@
 """A program that makes several root sessions: all of them are shown, summed and gone on with as one run."""
 
+import shutil
 import sys
 
 import pytest
@@ -122,3 +123,12 @@ def test_going_on_with_one_of_several(killed):
     assert {"a": "ended", "b": "ended", "c": "interrupted", "d": "ended"} == {agent: state for agent, (state, _) in rows.items()}
     assert 1 == len({run for _, run in rows.values()})
     assert 5 == killed.json("cost", "last", "--run")["total"]["calls"]
+
+
+def test_a_session_of_which_nothing_can_be_read(killed):
+    """A session that was begun since, and does not tell its run, may be of it: that is said, and the exit code is 3."""
+    other = killed.of["b"]
+    shutil.rmtree(killed.sessions / f"{other}.live")
+    (killed.sessions / f"{other}.json.zst").write_bytes(b"garbage!")
+    run = killed("cost", killed.of["a"], "--run", code=3)
+    assert f"session {other} may be of this run too" in run.stderr
