@@ -32,8 +32,7 @@ TICKS: Final = 10**10
 
 _COUNTS: Final = {
     "input_tokens": "input", "prompt_tokens": "input", "prompt_token_count": "input", "prompt_eval_count": "input",
-    "tokens_evaluated": "input",
-    "tool_use_prompt_token_count": "more_input",
+    "tokens_evaluated": "input", "tool_use_prompt_token_count": "more_input",
     "output_tokens": "output", "completion_tokens": "output", "candidates_token_count": "output", "response_token_count": "output",
     "eval_count": "output", "tokens_predicted": "output",
     "cache_read_tokens": "read", "cache_read_input_tokens": "read", "cached_tokens": "read", "cached_input_tokens": "read",
@@ -41,9 +40,7 @@ _COUNTS: Final = {
     "cache_write_tokens": "written", "cache_write_input_tokens": "written", "cache_creation_tokens": "written",
     "cache_creation_input_tokens": "written",
     "reasoning_tokens": "reasoning", "reasoning_output_tokens": "reasoning",
-    "thoughts_token_count": "thoughts",
-    "total_tokens": "total", "total_token_count": "total",
-    "prompt_cache_miss_tokens": "missed",
+    "thoughts_token_count": "thoughts", "total_tokens": "total", "total_token_count": "total", "prompt_cache_miss_tokens": "missed",
 }  # fmt: skip
 """Counts by their names in usages, in snake case; camel case means the same."""
 _MONEY: Final = {
@@ -319,8 +316,11 @@ def _shape(names: tuple[str, ...], kinds: tuple[type, ...]) -> _BlockShape:
 def _gather(block: Mapping[str, Any], figures: _Figures, depth: int) -> None:
     """Take the figures whose names we know from a block; the rest is kept. A member that holds the figures is read first."""
     given, block = block, _named(block)
-    shape_of = _shape if block is given else _shape.__wrapped__  # of short names that were met before
-    shape = shape_of(tuple(block), tuple(map(type, block.values())))
+    names, kinds = tuple(block), tuple(map(type, block.values()))
+    try:
+        shape = (_shape if block is given else _shape.__wrapped__)(names, kinds)  # kept for short names that were met before
+    except TypeError:  # a class that cannot be hashed
+        shape = _shape.__wrapped__(names, kinds)
     if depth < _DEPTH:
         tier = None if shape.tier is None else block[shape.tier]
         tier = tier.get("type") if is_object(tier) else tier  # Bedrock's
@@ -382,7 +382,7 @@ def _timed(timings: object, figures: _Figures) -> bool:
 def _take(name: str, value: Any, figures: _Figures) -> bool:
     """Take one member; False if its name is not known."""
     if name == "cache_details" and is_list(value):  # Bedrock's, of what was written
-        hour = [count(one.get("inputTokens"), name, figures.flaws) or 0 for one in value if is_object(one) and one.get("ttl") == "1h"]
+        hour = [count(one.get("inputTokens"), name, figures.flaws) or 0 for one in map(_members, value) if one.get("ttl") == "1h"]
         figures.rest |= {"cache_write_1h_tokens": sum(hour)} if any(hour) else {}
         return True
     if name in _INNER and _holds(cast("type[object]", type(value))):

@@ -661,3 +661,31 @@ def test_our_own_entries_are_usage():
     op.account({"prompt_tokens": 1200, "prompt_tokens_details": {"cached_tokens": 1000}, "service_tier": "flex"})
     [entry] = op.node.accounting
     assert (200, 0, 1000, 0, 1200, 0) == parts(read(entry.tokens)) == parts(read(entry))
+
+
+class WithoutHash(type):
+    """A kind of class that cannot be hashed."""
+
+    __hash__ = None
+
+    def __eq__(cls, other):
+        """Tell whether it is the same."""
+        return cls is other
+
+
+class Odd(metaclass=WithoutHash):
+    """A value of such a class."""
+
+
+def test_a_value_whose_class_cannot_be_hashed():
+    """It is kept with the rest, and the figures beside it count."""
+    found = read({"prompt_tokens": 8, "completion_tokens": 5, "odd": Odd()})
+    assert (8, 5, ["odd"]) == (found.tokens.input_tokens, found.tokens.output_tokens, list(found.rest))
+
+
+def test_what_was_written_for_an_hour_as_objects():
+    """Entries of what was written to the cache may be objects."""
+    entry = type("Entry", (), {})()
+    entry.ttl, entry.inputTokens = "1h", 3
+    given = {"inputTokens": 8, "outputTokens": 1, "cacheWriteInputTokens": 3, "cacheDetails": [entry]}
+    assert 3 == read(given).rest["cache_write_1h_tokens"]

@@ -11,8 +11,9 @@ from functools import partial
 from types import ModuleType
 from typing import Any, Final
 
+from optree._builder import Op
 from optree._capture.hooks import Hook, IsOn, await_within, run_within
-from optree._capture.nesting import Nesting, given_here, given_instead, respond
+from optree._capture.nesting import Nesting, arguments_of, given_here, given_instead, respond
 from optree._tracing import context
 from optree._tracing.faults import guarded
 from optree._tracing.recorded import Recorded
@@ -40,7 +41,7 @@ def _calls(module: ModuleType, plain: str, awaited: str, is_on: IsOn) -> list[Ho
     @guarded
     def watching(tool: Any, *args: Any, **kwargs: Any) -> _FunctionRun | None:
         sent = args[0] if args else kwargs.get("input")
-        return _AnthropicRun(tool.name, sent, tool_error) if is_on() and _is_wanted(tool.name, getattr(tool, "func", None)) else None
+        return _AnthropicRun(tool.name, sent, tool_error) if is_on() and _is_wanted(getattr(tool, "func", None)) else None
 
     kinds = ((own_members(module)[plain], run_within), (own_members(module)[awaited], await_within))
     return [(kind, "call", within(own_members(kind)["call"], watching)) for kind, within in kinds]
@@ -57,7 +58,7 @@ def gemini_functions(module: ModuleType, is_on: IsOn) -> list[Hook]:
             args: Any, function_to_invoke: Any, *, invoke: Any = invoke, awaited: bool = within is await_within
         ) -> _FunctionRun | None:
             function = function_to_invoke
-            if not is_on() or not _is_wanted(function.__name__, function):
+            if not is_on() or not _is_wanted(function):
                 return None
             return _GeminiRun(args, function, invoke, module.errors.FunctionInvocationError, awaited=awaited)
 
@@ -71,18 +72,23 @@ def openai_functions(module: ModuleType, is_on: IsOn) -> list[Hook]:
     @guarded
     def watching(runner: Any, _run: Any, item: Any) -> _FunctionRun | None:
         function = runner._functions[item.name].execute  # noqa: SLF001 - where a runner has them
-        return _OpenAIRun(item) if is_on() and _is_wanted(item.name, function) else None
+        return _OpenAIRun(item) if is_on() and _is_wanted(function) else None
 
     kinds = ((module.ResponsesToolRunner, run_within), (module.AsyncResponsesToolRunner, await_within))
     return [(kind, "_execute_function", within(own_members(kind)["_execute_function"], watching)) for kind, within in kinds]
 
 
-def _is_wanted(name: str, function: Callable[..., Any] | None) -> bool:
-    """Tell whether a call is to have an op: the program has begun none for it, and its function begins none itself."""
+def _is_wanted(function: Callable[..., Any] | None) -> bool:
+    """Tell whether a call is to have an op: its function begins none itself."""
+    return function is None or not _is_tool(inspect.unwrap(function, stop=_is_tool))
+
+
+def _block_of(name: str) -> Op | None:
+    """Return the op of a block that the program has opened for a tool's call, unless another call was that already."""
     here = context.here()
     op = None if here is None or _RUNS.holds(here) else here.op
-    is_begun = op is not None and (op.bare.kind, op.bare.name, op.bare.response, op.bare.ended_at) == ("tool", name, None, None)
-    return not is_begun and (function is None or not _is_tool(inspect.unwrap(function, stop=_is_tool)))
+    is_block = op is not None and (op.bare.kind, op.bare.name, op.bare.response, op.bare.ended_at) == ("tool", name, None, None)
+    return op if is_block else None
 
 
 def _is_tool(function: Callable[..., Any]) -> bool:
@@ -91,15 +97,25 @@ def _is_tool(function: Callable[..., Any]) -> bool:
     return isinstance(instrument, OpScope) and instrument.kind == "tool"
 
 
+@guarded
+def _fill(op: Op, sent: Any) -> None:
+    OpScope("tool", None, {}).called(op, arguments_of(sent))
+
+
 class _FunctionRun:
     """One call of a function: a `Watch`, by which its op is known too."""
 
     def __init__(self, name: str, sent: Any) -> None:
         self._name, self._sent = name, sent
+        self._block: Op | None = None
 
     def begin(self) -> None:
-        """Begin its op, with what the model has sent."""
-        _RUNS.begin_tool(self, self._name, self._sent)
+        """Begin its op, with what the model has sent; or take the block that the program has opened for it, which ends by itself."""
+        self._block = _block_of(self._name)
+        if self._block is None:
+            _RUNS.begin_tool(self, self._name, self._sent)
+        else:
+            _fill(self._block, self._sent)
 
     @property
     def given(self) -> Callable[[], Any] | None:
@@ -125,7 +141,8 @@ class _FunctionRun:
 
     def respond(self, value: Any) -> None:
         """Record the result."""
-        if (op := _RUNS.op(self)) is not None:
+        op = self._block or _RUNS.op(self)
+        if op is not None and (op is not self._block or op.bare.response is None):  # what the program says itself stands
             respond(op, value)
 
 

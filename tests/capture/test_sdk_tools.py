@@ -176,6 +176,27 @@ def test_a_program_with_a_loop_of_its_own(provider):
 
 
 @pytest.mark.usefixtures("hooked")
+def test_a_block_of_the_programs_around_calls():
+    """The first call in a block has its arguments and its result there, unless the program says others; a second one is an op of its own."""
+    tool = beta_tool(weather)
+
+    def ask():
+        with optree.tool("weather"):
+            tool.call({"city": "Athens"})
+            tool.call({"city": "Delphi"})
+        with optree.tool("weather") as op:
+            tool.call({"city": "Sparta"})
+            op.response("the program's")
+
+    _, recording = record(ask)
+    told = [(op.parent_op, decode(op.request.payload), decode(op.response.payload)) for op in ops(recording)]
+    assert [
+        (None, {"city": "Athens"}, "rain in Athens"), ("1.1", {"city": "Delphi"}, "rain in Delphi"),
+        (None, {"city": "Sparta"}, "the program's"),
+    ] == told  # fmt: skip
+
+
+@pytest.mark.usefixtures("hooked")
 def test_a_memory(tmp_path):
     """A memory tool of Anthropic's is a tool's op, as it is called."""
 
