@@ -58,7 +58,8 @@ def in_a_turn(run):
 def bare(provider, way, function):
     """Return what a program comes to without hooks, and what it sends."""
     provider.says(*way.replies)
-    found = outcome(lambda: way(provider.url, function))
+    with capture():  # what the function records itself
+        found = outcome(lambda: way(provider.url, function))
     sent, provider.requests[:] = [body for _, body in provider.requests], []
     return found, sent
 
@@ -177,7 +178,7 @@ def test_a_program_with_a_loop_of_its_own(provider):
 
 @pytest.mark.usefixtures("hooked")
 def test_a_block_of_the_programs_around_calls():
-    """The first call in a block has its arguments and its result there, unless the program says others; a second one is an op of its own."""
+    """The first call in a block has its arguments and its result there, unless the program says others; a second is an op of its own."""
     tool = beta_tool(weather)
 
     def ask():
