@@ -19,6 +19,7 @@ from optree._capture.replay import RAN_FOR
 from optree._nodes import REPLAY_OF
 from optree._tree import walk_ops
 from optree._values import decode
+from optree.testing import capture
 from tests.capture.conftest import outcome, record, twice
 from tests.capture.provider import Reply
 from tests.capture.runners import WAYS, messages, messages_async
