@@ -14,6 +14,7 @@ from optree._cli.screen import figures, paint, show, show_json, unpainted, when
 from optree._cli.sessions import Row, open_session, run_with, state_of, unfinished
 from optree._nodes import OperationNode, SessionNode, TurnNode
 from optree._store.recovery import Loaded
+from optree._store.runs import MOST_LOOKED_AT
 from optree._tree.path import Path
 from optree._tree.text import duration, format_totals, format_tree, seen_of, took
 from optree._values import decode
@@ -55,7 +56,7 @@ def load(
         tracing = Tracing(verbose, trace_llm, trace_tools, as_json, otel, auto)
         raise typer.Exit(run_traced(command, session_place.directory, tracing, session_place).code)
     loaded, live = open_session(txn, where)
-    others = unfinished(run_with(txn, where), where, but=loaded.txn)
+    others = unfinished(run_with(txn, where, most=MOST_LOOKED_AT), where, but=loaded.txn)
     if as_json:
         show_json(_plain(loaded, live, others))
     else:

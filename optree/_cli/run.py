@@ -38,7 +38,7 @@ from optree._store.directory import TEMPORARY, Directory, Saved, recorded
 from optree._store.lock import is_running
 from optree._store.opening import RUN, RUN_FILE
 from optree._store.recovery import load_to_resume
-from optree._store.runs import find_run, run_of
+from optree._store.runs import MOST_LOOKED_AT, find_run, run_of
 from optree._store.unusable import usable
 from optree._syscalls import calls
 from optree._tracing.config import DISABLED, is_disabled
@@ -157,7 +157,7 @@ def run_traced(command: list[str], directory: Directory, tracing: Tracing, resum
 
 def _say_others(resume: SessionPlace) -> None:
     """Say, of a run that recorded several sessions, that a program goes on with one, and which others stay as they broke off."""
-    run = find_run(resume.txn, resume.directory)
+    run = find_run(resume.txn, resume.directory, most=MOST_LOOKED_AT)
     if len(run.sessions) <= 1:
         return
     said = f"the first session that the program begins goes on with {resume.txn}, others that it begins are new ones of the same run"

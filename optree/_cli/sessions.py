@@ -21,7 +21,7 @@ from optree._store.lock import is_running
 from optree._store.options import StoreOptions
 from optree._store.plain_values import number_of, object_of
 from optree._store.recovery import Loaded, load, names_file
-from optree._store.runs import ProgramRun, count_run, find_run
+from optree._store.runs import MOST_LOOKED_AT, ProgramRun, find_run
 from optree._store.settle import settle_all
 from optree._tree import Tree
 from optree._tree.redacted import outline
@@ -238,12 +238,12 @@ def open_run(txn: str, directory: Directory, *, verbatim: bool = False) -> Opene
     return OpenedRun(run.id or sessions[0][0].txn, sessions, len(sessions) >= len(run.sessions) and not run.unread)
 
 
-def run_with(txn: str, directory: Directory) -> ProgramRun:
-    """Return the run that a TXN argument means; for a file, which is looked at alone, one without id and sessions."""
+def run_with(txn: str, directory: Directory, *, most: int | None = None) -> ProgramRun:
+    """Return the run that a TXN argument means; for a file, looked at alone, one without id and sessions. *most* as of `find_run`."""
     if names_file(txn) or exists(Path(txn)):
         return ProgramRun("", [])
     with working("looking for the sessions of the run"):
-        return find_run(txn, directory)
+        return find_run(txn, directory, most=most)
 
 
 def unfinished(run: ProgramRun, directory: Directory, *, but: str) -> list[Row]:
@@ -254,9 +254,7 @@ def unfinished(run: ProgramRun, directory: Directory, *, but: str) -> list[Row]:
 
 def say_run(told: str, txn: str, directory: Directory, command: str) -> None:
     """Say that the run of the session *txn* has more of them, if it has, and the *command* that shows all; *told*: the TXN argument."""
-    if names_file(told) or exists(Path(told)):
-        return
-    if (count := count_run(txn, directory) or 0) > 1:
+    if (count := len(run_with(told, directory, most=MOST_LOOKED_AT).sessions)) > 1:
         complain(f"session {txn} is one of {count:,} of its run; all of them: optree {command} {txn} --run")
 
 

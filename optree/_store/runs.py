@@ -22,7 +22,8 @@ _FIRST_LINES: Final = 8
 """Lines of a journal among which the session begins: the first is its header."""
 MOST_TOGETHER: Final = 100
 """Sessions of a run that are loaded for one of them: a service's may be thousands, each of which is a run of its own to its users."""
-_MOST_LOOKED_AT: Final = 1000
+MOST_LOOKED_AT: Final = 1000
+"""Sessions that are looked at for what is said beside something else."""
 
 
 class ProgramRun(NamedTuple):
@@ -51,23 +52,19 @@ def _told(saved: Saved) -> str | None:
     return run if isinstance(run, str) and is_txn(run) else saved.txn
 
 
-def find_run(txn: str, directory: Directory) -> ProgramRun:
-    """Return the run that recorded a session. Raises what `Directory.find` does."""
+def find_run(txn: str, directory: Directory, *, most: int | None = None) -> ProgramRun:
+    """Return the run that recorded a session; if more than *most* were begun since, that session alone: each is looked at.
+
+    Raises what `Directory.find` does.
+    """
     first = directory.find(txn)
     run = run_of(first)
     since = (txn_time(run) or 0.0) - SOON  # none of its sessions is older; clocks may be set back
-    listed = [(saved, _told(saved)) for saved in reversed(directory.saved()) if (txn_time(saved.txn) or since) >= since]
-    unread = tuple(saved.txn for saved, told in listed if told is None and saved.txn != first.txn)
-    return ProgramRun(run, [saved for saved, told in listed if saved.txn == first.txn or told == run], unread)
-
-
-def count_run(txn: str, directory: Directory) -> int | None:
-    """Return how many sessions the run has that recorded one; None where very many were recorded since: that would take long."""
-    first = directory.find(txn)
-    since = txn_time(run_of(first)) or 0.0
-    if sum((txn_time(saved.txn) or since) >= since for saved in directory.saved()) > _MOST_LOOKED_AT:
-        return None
-    return len(find_run(first.txn, directory).sessions)
+    listed = [saved for saved in reversed(directory.saved()) if (txn_time(saved.txn) or since) >= since]
+    if most is not None and len(listed) > most:
+        return ProgramRun(run, [first])
+    told = [(saved, run if saved.txn == first.txn else _told(saved)) for saved in listed]
+    return ProgramRun(run, [saved for saved, of in told if of == run], tuple(saved.txn for saved, of in told if of is None))
 
 
 def load_run(what: str | Path, directory: Directory, *, but: str = "") -> dict[str, Loaded]:
