@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import json
+from dataclasses import dataclass
 
 import pytest
 from anthropic import beta_tool
@@ -196,6 +197,27 @@ def test_a_block_of_the_programs_around_calls():
         (None, {"city": "Athens"}, "rain in Athens"), ("1.1", {"city": "Delphi"}, "rain in Delphi"),
         (None, {"city": "Sparta"}, "the program's"),
     ] == told  # fmt: skip
+
+
+@dataclass(frozen=True)
+class NotFound(Exception):  # noqa: N818 - as a program may call it
+    """An exception of which nothing can be set."""
+
+    city: str
+
+
+@pytest.mark.usefixtures("hooked")
+def test_an_exception_that_lets_nothing_be_set():
+    """It passes as it is, and the op has it."""
+
+    @beta_tool
+    def weather(city: str) -> str:
+        """Know no city."""
+        raise NotFound(city)
+
+    with capture() as recording, optree.session("agent"), optree.turn(), pytest.raises(NotFound):
+        weather.call({"city": "Athens"})
+    assert [("failed", "NotFound: Athens")] == [(op.status, op.error) for op in ops(recording)]
 
 
 @pytest.mark.usefixtures("hooked")
