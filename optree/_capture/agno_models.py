@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from optree._capture.hooks import Hook, IsOn, await_within, run_within
 from optree._capture.nesting import FrameworkCall
-from optree._capture.observed import TOLD, ToldCall, ended_by
+from optree._capture.observed import ended_by
 from optree._tracing.failures import class_of_error
 from optree._tracing.faults import guarded
 from optree._values import dumped, text
@@ -95,7 +95,6 @@ class _AgnoModelCall:
     def __init__(self, model: Any, told: Mapping[str, Any]) -> None:
         self._model, self._told = model, told
         self._call: FrameworkCall | None = None
-        self._before: ToldCall | None = None
         self._said = self._thought = ""
         self._tool_calls: list[Any] = []
         self._usage: dict[str, Any] = {}
@@ -103,26 +102,24 @@ class _AgnoModelCall:
     @guarded
     def begin(self) -> None:
         """Be the one that is under way here."""
-        self._before = TOLD.get()
-        if self._before is not None:  # a model that asks another one, or is asked again with advice
-            self._before.is_seen = True
         self._call = FrameworkCall()
 
     def goes_on(self) -> None:
         """Be it again: another piece is asked for."""
-        TOLD.set(self._call)
+        if self._call is not None:
+            self._call.goes_on()
 
     @guarded
     def took(self, piece: Any) -> None:
         """Take a piece of a stream. What is done until the next is asked for is no part of the call."""
+        if self._call is not None:
+            self._call.pauses()
         self._add(piece)
         op = self._op()
         if op is not None and isinstance(piece.content, str) and piece.content:
             op.chunk(piece.content)
         if op is not None and piece.reasoning_content:
             op.think(text(piece.reasoning_content))
-        if TOLD.get() is self._call:
-            TOLD.set(self._before)
 
     def returned(self, value: Any) -> None:
         """Take the answer; of a stream it has come before."""

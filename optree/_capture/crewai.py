@@ -389,14 +389,11 @@ class _CrewModelCall:
         self._messages, self._tools = messages, tools
         self._finish: str | None = None
         self.call: FrameworkCall | None = None
-        self.where = context.here()
         self._before: _CrewModelCall | None = None
 
     def begin(self) -> None:
         """Be the one that is under way here."""
-        self._before = before = _call.get()
-        if before is not None and before.call is not None and before.where is self.where:  # a model that asks another one
-            before.call.is_seen = True
+        self._before = _call.get()
         _call.set(self)
         self.call = FrameworkCall()
 

@@ -339,13 +339,10 @@ class _DspyCall:
         self._client = ClientCall()
         self.call: FrameworkCall | None = None
         self._before: _DspyCall | None = None
-        self.where = context.here()
 
     def begin(self) -> None:
         """Be the one that is under way here."""
-        self._before = before = _call.get()
-        if before is not None and before.call is not None and before.where is self.where:  # a model that asks another one
-            before.call.is_seen = True
+        self._before = _call.get()
         _call.set(self)
         self.call = FrameworkCall()
         self._client.begin()

@@ -75,7 +75,7 @@ def begin_asked(asked: Asked | None) -> Exchange | None:
     if asked is None:
         return None
     if (told := TOLD.get()) is not None:
-        told.is_seen = True
+        told.asks()
     try:
         call = _call(asked)
     except BudgetExceeded as refusal:

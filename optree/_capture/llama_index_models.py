@@ -26,10 +26,10 @@ class LlamaIndexCall:
 
     def __init__(self, model: Any, asked: Any) -> None:
         self.model = model
-        self.call = FrameworkCall()
         self._asked, self._more = asked, dict[str, Any]()
         self._is_told = self._has_come = self._is_over = False
         self._stream: ref[Any] | None = None
+        self.call = FrameworkCall(self.is_running)
         self._begun: Op | None = None
         module = type(model).__module__
         self._provider = module.split(".")[2] if module.startswith(_INTEGRATIONS) else None
@@ -38,15 +38,12 @@ class LlamaIndexCall:
     def begun(cls, model: Any, asked: Any) -> LlamaIndexCall | None:
         """Return a call that begins here; None within another one of that model, whose methods call each other."""
         around = _call.get()
-        if around is not None and around.is_running:
-            if around.model is model:
-                return None
-            around.call.is_seen = True  # it asks another model
+        if around is not None and around.model is model and around.is_running():
+            return None
         call = cls(model, asked)
         _call.set(call)
         return call
 
-    @property
     def is_running(self) -> bool:
         """True while the model's own code runs here."""
         stream: Any = None if self._stream is None else self._stream()

@@ -12,7 +12,7 @@ from typing import Any, Final
 from weakref import ref
 
 from optree._builder import Op
-from optree._capture.observed import TOLD, JoinedAnswer, ToldCall, ended_by
+from optree._capture.observed import JoinedAnswer, ToldCall, ended_by
 from optree._capture.program import PROGRAM
 from optree._capture.requests import Asked
 from optree._clock import now_ms
@@ -302,16 +302,30 @@ class _JoinedAnswer(JoinedAnswer):
 class FrameworkCall(ToldCall):
     """A call of a model, as a framework tells of it: what the wire records meanwhile, or, if it does not come by there, an op of its own.
 
-    Within an open llm op of the program's it is that one.
+    Within an open llm op of the program's it is that one. One that begins while another is under way here is part of that: a model asks
+    another one, and the innermost is recorded. *is_running* tells whether the model's own code runs, where no more than that is known.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_running: Callable[[], bool] = lambda: True) -> None:
         self._where = context.here()
         self._began = now_ms()
         self._op: Op | None = None
         self._is_own = True
         self.failure: FailureClass | None = None
-        TOLD.set(self)
+        self._is_running = is_running
+        self.goes_on()
+
+    def is_asking(self) -> bool:
+        """Tell whether what is asked here is asked by this model's own code, and not by a tool that this calls."""
+        return self._is_running() and not self._is_in_tool()
+
+    def _is_in_tool(self) -> bool:
+        """Tell whether a tool runs here that was called since this has begun."""
+        scope, is_found = context.here(), False
+        while scope is not None and scope is not self._where:
+            is_found = is_found or (scope.op is not None and scope.op.bare.kind == "tool")
+            scope = scope.before
+        return is_found and scope is self._where
 
     @guarded
     def begin(self, provider: str | None, model: str | None, messages: list[Any] | None, parameters: Mapping[str, Any]) -> Op | None:
@@ -336,8 +350,7 @@ class FrameworkCall(ToldCall):
     @guarded
     def end(self, answer: Any = None, status: Status = "ok", error: str | None = None) -> None:
         """End its op, if it has one of its own, with what came."""
-        if TOLD.get() is self:
-            TOLD.set(None)
+        self.leaves()
         self.is_seen, op = True, self._op
         if op is None:
             return

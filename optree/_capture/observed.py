@@ -303,7 +303,55 @@ class ToldCall:
     """A call of a model that a framework has told of."""
 
     is_seen = False
-    """True once it has come by here."""
+    """True once it has come by here, itself or as another call that its model makes."""
+    is_over = False
+    _around: ref[ToldCall] | None = None
+
+    @property
+    def around(self) -> ToldCall | None:
+        """The one that was under way where this began, unless that is over."""
+        found = None if self._around is None else self._around()
+        return found.around if found is not None and found.is_over else found
+
+    def goes_on(self) -> None:
+        """Be the one that is under way here, as when another piece of its answer is asked for."""
+        if self.is_over:
+            return
+        around = TOLD.get()
+        TOLD.set(self)
+        if around is not None and around.is_over:
+            around = around.around
+        if around is not None and not around.is_within(self):
+            self._around = ref(around)
+            around.asks()
+
+    def pauses(self) -> None:
+        """Be it no longer, as while the program has a piece of the answer."""
+        current = TOLD.get()
+        if current is not None and current.is_within(self):
+            TOLD.set(self.around)
+
+    def leaves(self) -> None:
+        """Be over."""
+        self.is_over = True
+        if TOLD.get() is self:
+            TOLD.set(self.around)
+
+    def is_within(self, other: ToldCall) -> bool:
+        """Tell whether this is the *other* one, or a part of it."""
+        return self is other or (self.around is not None and self.around.is_within(other))
+
+    def asks(self) -> None:
+        """Take that a model is asked here, be it by this one: then what is asked is recorded, and this is not."""
+        if self.is_over or not self.is_asking():
+            if (around := self.around) is not None:
+                around.asks()
+        else:
+            self.is_seen = True
+
+    def is_asking(self) -> bool:
+        """Tell whether what is asked here is asked by this one's model."""
+        return True
 
 
 TOLD: ContextVar[ToldCall | None] = ContextVar("optree_told_call", default=None)

@@ -13,8 +13,7 @@ from typing import Any, Final
 from optree._builder import Op
 from optree._capture.hooks import Hook, IsOn, run_within
 from optree._capture.nesting import FrameworkCall
-from optree._capture.observed import TOLD, ended_by
-from optree._tracing import context
+from optree._capture.observed import ended_by
 from optree._tracing.failures import class_of_error
 from optree._tracing.faults import guarded
 from optree._values import is_object, own_members, subclasses, text
@@ -104,7 +103,6 @@ class _SmolModelCall:
 
     def __init__(self, model: Any, messages: Any, told: Mapping[str, Any]) -> None:
         self.model, self._messages, self._told = model, messages, told
-        self.where = context.here()
         self.call: FrameworkCall | None = None
         self._op: Op | None = None
         self._deltas: list[Any] = []
@@ -112,18 +110,19 @@ class _SmolModelCall:
 
     def begin(self) -> None:
         """Be the one that is under way here."""
-        self._before = before = _call.get()
-        if before is not None and before.call is not None and before.where is self.where:  # a model that asks another one
-            before.call.is_seen = True
+        self._before = _call.get()
         _call.set(self)
-        self.call = self.call or FrameworkCall()
-        TOLD.set(self.call)
+        if self.call is None:
+            self.call = FrameworkCall()
+        else:
+            self.call.goes_on()
 
     def leave(self) -> None:
         """Be it no longer, as while the program has a piece of the answer."""
         if _call.get() is self:
             _call.set(self._before)
-            TOLD.set(None if self._before is None else self._before.call)
+        if self.call is not None:
+            self.call.pauses()
 
     @guarded
     def came(self, delta: Any) -> None:

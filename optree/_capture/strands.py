@@ -137,6 +137,9 @@ class _StrandsWatch(Protocol):
     def take(self, event: Any) -> None:
         """Take one."""
 
+    def goes_on(self) -> None:
+        """Take that another one is asked for."""
+
     def over(self, error: BaseException | None) -> None:
         """Take that there is no more."""
 
@@ -148,6 +151,7 @@ async def _watched(events: _Events, watch: _StrandsWatch) -> _Events:
             async for event in events:
                 watch.take(event)
                 yield event
+                watch.goes_on()
     except BaseException as error:
         watch.over(error)
         raise
@@ -172,6 +176,9 @@ class _StrandsStep:
 
     def take(self, event: Any) -> None:
         """Take an event."""
+
+    def goes_on(self) -> None:
+        """Take that another one is asked for."""
 
     def over(self, error: BaseException | None) -> None:
         """Take that there are no more."""
@@ -379,12 +386,19 @@ class _StrandsModelCall:
 
     @guarded
     def take(self, event: Any) -> None:
-        """Take a piece of the answer, or the end of it."""
+        """Take a piece of the answer, or the end of it. What is done until the next is asked for is no part of the call."""
+        if self._call is not None:
+            self._call.pauses()
         said, thought = event.get("data"), event.get("reasoningText")
         if "stop" in event:
             self._answer = event["stop"]
         elif (said or thought) and (op := self._op()) is not None:
             (op.chunk if said else op.think)(text(said or thought))
+
+    def goes_on(self) -> None:
+        """Be it again."""
+        if self._call is not None:
+            self._call.goes_on()
 
     def _op(self) -> Op | None:
         """Return the op of one that is not seen on the wire."""

@@ -10,6 +10,7 @@ import pytest
 if find_spec("llama_index") is None:
     pytest.skip("llama-index-core is tried in an environment of its own: make test-frameworks", allow_module_level=True)
 
+import openai
 from llama_index.core.agent.workflow.base_agent import BaseWorkflowAgent
 from llama_index.core.base.llms.types import ImageBlock, TextBlock
 from llama_index.core.instrumentation import get_dispatcher
@@ -180,6 +181,23 @@ def test_a_model_in_an_op_of_the_programs(recording):
     [op] = ops_of(recording)
     assert ("planner", 1, 3) == (op.name, session.totals.llm_requests, session.totals.input_tokens)
     assert b"It rains" in bytes(op.response.payload)
+
+
+@pytest.mark.parametrize("at", [0, 1], ids=["ahead of the first", "between"])
+def test_a_call_between_pieces(recording, provider, at):
+    """What the program asks while it has a stream is a call of its own, and none of the stream's."""
+    provider.says(CHAT)
+    client = openai.OpenAI(base_url=f"{provider.url}/v1", api_key="none", max_retries=0)
+    with optree.session("lead") as session, optree.turn(user="Go"):
+        stream = Own().stream_complete("Weather?")
+        said = [next(stream).delta for _ in range(at)]
+        client.chat.completions.create(model="gpt-5", messages=[{"role": "user", "content": "And now?"}])
+        assert "It rains" == "".join(said + [piece.delta for piece in stream])
+    [own] = ops_of(recording, "own")
+    assert {"own", "openai-compatible:gpt-5"} == {op.name for op in calls_of(recording)}
+    assert (2, b"It rains" in bytes(own.response.payload), 3) == (
+        session.totals.llm_requests, True, own.accounting[0].tokens.input_tokens,
+    )  # fmt: skip
 
 
 def test_a_model_outside_of_all(recording):

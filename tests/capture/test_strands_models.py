@@ -1,5 +1,6 @@
 """Calls of models on Strands: each is recorded once, with hooks that the program does not notice and that can be taken out."""
 
+import asyncio
 from importlib.util import find_spec
 
 import pytest
@@ -8,6 +9,7 @@ if find_spec("strands") is None:
     pytest.skip("strands-agents is tried in an environment of its own: make test-frameworks", allow_module_level=True)
 
 import boto3
+import openai
 from pydantic import BaseModel
 from strands import ModelRetryStrategy, ToolContext, tool
 from strands.event_loop import event_loop
@@ -26,6 +28,7 @@ from optree._nodes import REPLAY_OF, Tokens
 from optree._tree import walk_ops, walk_sessions
 from optree._values import decode
 from optree.testing import capture
+from tests.capture.calls import CHAT
 from tests.capture.conftest import outcome, survives, twice, with_hooks
 from tests.capture.provider import AWS_EVENTS, Reply, aws_event
 from tests.capture.strands_programs import (
@@ -96,6 +99,23 @@ def test_a_model_that_asks_another(recording, provider):
 
     assert "It rains" == ask(agent(Router()))
     assert ["openai-compatible:gpt-5"] == [op.name for op in calls_of(recording)]
+
+
+@pytest.mark.parametrize("at", ["messageStart", "contentBlockDelta"])
+def test_a_call_between_pieces(recording, provider, at):
+    """What the program asks between the pieces of a stream is a call of its own, and none of the stream's."""
+    provider.says(CHAT)
+    client = openai.OpenAI(base_url=f"{provider.url}/v1", api_key="none", max_retries=0)
+
+    async def run():
+        async for event in agent(Scripted("It rains")).stream_async("Weather?"):
+            if at in event.get("event", {}):
+                client.chat.completions.create(model="gpt-5", messages=[{"role": "user", "content": "Is it true?"}])
+
+    asyncio.run(run())
+    [own] = ops_of(recording, "parrot-1")
+    assert len(provider.requests) + 1 == len(calls_of(recording))
+    assert (b"It rains" in bytes(own.response.payload), Tokens(12, 2, 0, 0, 14)) == (True, own.accounting[0].tokens)
 
 
 @pytest.mark.captured("strands-agents", "BedrockModel", "streamed", "tools", added="one line", checks=("calls", "answers", "tokens"))
