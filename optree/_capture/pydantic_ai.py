@@ -151,6 +151,7 @@ def streams(module: ModuleType, is_on: IsOn) -> list[Hook]:
         try:
             call.begin()
             async with function(stream, messages) as found:
+                call.stream = found
                 yield found
             call.returned(found.get())
         except BaseException as error:
@@ -267,10 +268,16 @@ class _ModelCall:
     def __init__(self, model: Any, messages: Any, settings: Any) -> None:
         self._model, self._messages, self._settings = model, messages, settings
         self._call: FrameworkCall | None = None
+        self.stream: Any = None
+        """What the program reads, if it does."""
 
     def begin(self) -> None:
         """Be the one that is under way here."""
-        self._call = FrameworkCall()
+        self._call = FrameworkCall(self._is_running)
+
+    def _is_running(self) -> bool:
+        """Tell whether the model's own code runs, and not the program between the pieces of an answer."""
+        return getattr(getattr(self.stream, "_event_iterator", None), "ag_running", True)
 
     def returned(self, value: Any) -> None:
         """Take the answer."""

@@ -11,6 +11,7 @@ from msgspec import UNSET
 
 pydantic_ai = pytest.importorskip("pydantic_ai", reason="the framework is not there for this Python")
 
+import openai  # noqa: E402
 from pydantic import BaseModel  # noqa: E402
 from pydantic_ai import Agent, ApprovalRequired, DeferredToolRequests, ModelRetry, PromptedOutput, RunContext, ToolOutput  # noqa: E402
 from pydantic_ai.capabilities import AbstractCapability, Instrumentation  # noqa: E402
@@ -526,6 +527,27 @@ def test_a_model_that_is_not_seen_on_the_wire(recording, is_streamed):
     assert [("user", "Weather?"), ("assistant", None), ("user", None)] == [(one["role"], one["parts"][0].get("content")) for one in sent]
     assert [{"type": "text", "content": "It rains"}] == decode(llm.response.payload)["choices"][0]["message"]["parts"]
     assert [True] == [entry.tokens.input_tokens > 0 and entry.tokens.output_tokens > 0 for entry in llm.accounting]
+
+
+def test_a_call_between_pieces(recording, provider):
+    """What the program asks between the pieces of a stream is a call of its own, and none of the stream's."""
+    provider.says(CHAT)
+
+    async def saying(_messages, _known):
+        yield "It "
+        yield "rains"
+
+    async def asking():
+        async with Agent(FunctionModel(stream_function=saying), name="forecaster").run_stream("Weather?") as result:
+            async for _ in result.stream_text(delta=True, debounce_by=None):
+                client.chat.completions.create(model="gpt-5", messages=[{"role": "user", "content": "And in Greek?"}])
+
+    with openai.OpenAI(base_url=f"{provider.url}/v1", api_key="none", max_retries=0) as client:
+        asyncio.run(asking())
+    calls = [op for _, _, op in walk_ops(recording.tree) if op.kind == "llm"]
+    [own] = [op for op in calls if op.name.startswith("function:")]
+    assert len(provider.requests) + 1 == len(calls)
+    assert b"It rains" in bytes(own.response.payload)
 
 
 def test_a_model_that_is_not_seen_fails(recording):
