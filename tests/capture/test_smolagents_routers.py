@@ -16,6 +16,7 @@ from agno.models.response import ModelResponse
 from llama_index.core.llms import CompletionResponse
 from llama_index.core.llms.callbacks import llm_completion_callback
 from smolagents import ChatMessage
+from smolagents.models import ChatMessageStreamDelta
 
 import optree
 from tests.capture import agno_programs, dspy_programs, llamas, smols, strands_programs
@@ -30,6 +31,10 @@ class AgnoRouter(agno_programs.Scripted):
     def invoke(self, *_args, **_more):
         """Ask another model."""
         return ModelResponse(role="assistant", content=self.says[0]())
+
+    def invoke_stream(self, *_args, **_more):
+        """Ask it once the answer is read."""
+        yield ModelResponse(role="assistant", content=self.says[0]())
 
 
 class DspyRouter(dspy.BaseLM):
@@ -53,6 +58,16 @@ class LlamaRouter(llamas.Own):
         """Ask another model."""
         return CompletionResponse(text=self.asks(), raw={"usage": {"prompt_tokens": 3, "completion_tokens": 2}})
 
+    @llm_completion_callback()
+    def stream_complete(self, *_args, **_more):
+        """Ask it once the answer is read."""
+
+        def said():
+            text = self.asks()
+            yield CompletionResponse(text=text, delta=text)
+
+        return said()
+
 
 class SmolRouter(smols.Scripted):
     """A model of smolagents'."""
@@ -62,6 +77,10 @@ class SmolRouter(smols.Scripted):
     def generate(self, *_args, **_more):
         """Ask another model."""
         return ChatMessage("assistant", self.asks())
+
+    def generate_stream(self, *_args, **_more):
+        """Ask it once the answer is read."""
+        yield ChatMessageStreamDelta(self.asks())
 
 
 class StrandsRouter(strands_programs.Scripted):
@@ -84,11 +103,11 @@ def asked_of_dspy(asks):
     return router("Weather?")[0]
 
 
-def asked_of_smolagents(asks):
-    """Ask a router of smolagents'."""
+def router_of_smolagents(asks):
+    """Return a router of smolagents'."""
     router = SmolRouter()
     router.asks = asks
-    return router.generate([ChatMessage("user", "Weather?")]).content
+    return router
 
 
 def asked_of_strands(asks):
@@ -98,14 +117,21 @@ def asked_of_strands(asks):
     return strands_programs.ask(strands_programs.agent(router))
 
 
+ASKED = [ChatMessage("user", "Weather?")]
 ROUTERS = {
     "agno": lambda asks: AgnoRouter(says=[asks]).response([Message(role="user", content="Weather?")]).content,
     "dspy": asked_of_dspy,
     "llama_index": lambda asks: LlamaRouter(asks=asks).complete("Weather?").text,
-    "smolagents": asked_of_smolagents,
+    "smolagents": lambda asks: router_of_smolagents(asks).generate(ASKED).content,
     "strands": asked_of_strands,
 }
-ASKED = [ChatMessage("user", "Weather?")]
+STREAMS = {
+    "agno": lambda asks: (
+        one.content for one in AgnoRouter(says=[asks]).response_stream([Message(role="user", content="Weather?")]) if one.content
+    ),
+    "llama_index": lambda asks: (one.delta for one in LlamaRouter(asks=asks).stream_complete("Weather?")),
+    "smolagents": lambda asks: (one.content for one in router_of_smolagents(asks).generate_stream(ASKED)),
+}
 OTHERS = {
     "agno": lambda _provider: agno_programs.scripted("It rains").response([Message(role="user", content="Weather?")]).content.strip(),
     "agno on the wire": lambda provider: agno_programs.served_by(provider).response([Message(role="user", content="Weather?")]).content,
@@ -119,7 +145,6 @@ OTHERS = {
 NAMES = {"agno": "scripted", "dspy": "dummy", "llama_index": "own", "smolagents": "scripted"}
 
 
-@pytest.mark.usefixtures("hooked")
 @pytest.mark.parametrize("other", OTHERS)
 @pytest.mark.parametrize("router", ROUTERS)
 def test_a_model_of_another_framework(recording, provider, router, other):
@@ -133,7 +158,20 @@ def test_a_model_of_another_framework(recording, provider, router, other):
     assert 2 == session.totals.llm_requests
 
 
-@pytest.mark.usefixtures("hooked")
+@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("router", STREAMS)
+def test_a_stream_that_asks_another_framework(recording, provider, router, other):
+    """The same of a model that answers by a stream, while a second such stream is open and what is between them is asked by the program."""
+    provider.says(CHAT)
+    with optree.session("lead") as session, optree.turn(user="Weather?"):
+        for said in STREAMS[router](lambda: OTHERS[other](provider)):
+            for again in STREAMS[router](lambda: OTHERS[other](provider)):
+                assert ("It rains", "It rains", "It rains") == (said, again, OTHERS[other](provider))
+    name = NAMES.get(other, "openai-compatible:gpt-5")
+    assert [name] * 3 == [op.name for op in smols.calls_of(recording)]
+    assert 3 == session.totals.llm_requests
+
+
 def test_a_tool_that_a_model_calls(recording):
     """What a tool asks that a model calls by itself is a call of its own, beside that of the model."""
 
