@@ -488,9 +488,9 @@ def _merge_converse(block: dict[str, Any], delta: dict[str, Any]) -> Piece:
 
 
 def _merge_part(parts: list[Any], part: dict[str, Any]) -> None:
-    """Add a part of Gemini's, a text to the text before it."""
-    last = parts[-1] if parts else None
-    if last is not None and "text" in part and "text" in last and last.get("thought") == part.get("thought"):
+    """Add a part of Gemini's, a text to the text before it; one that is signed is a part of its own, which is sent back."""
+    unsigned = all(not one.get("thoughtSignature") and not one.get("thought_signature") for one in (*parts[-1:], part))
+    if unsigned and parts and "text" in part and "text" in (last := parts[-1]) and last.get("thought") == part.get("thought"):
         _append(last, "text", part["text"])
     else:
         parts.append(dict(part))

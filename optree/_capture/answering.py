@@ -128,6 +128,9 @@ def _request_id(node: OperationNode) -> dict[str, str]:
 def body_of(answer: Any, path: str, query: str, request: Any, chunks: Any = None) -> tuple[str, bytes]:
     """Return an answer's content type and body, as *request* asks for them at *path* with *query*; *chunks*: of Gemini's, what each had."""
     low = path.lower().rstrip("/")
+    if low.endswith("/api/generate") and (said := _member(answer, "message")):  # as the lines of a stream add up
+        answer = answer | {"response": said.get("content"), **{name: said[name] for name in ("thinking",) if name in said}}
+        del answer["message"]
     if not _is_stream(low, query, request):
         return JSON, encode([answer] if ":streamgeneratecontent" in low else answer)
     if ":streamgeneratecontent" in low:
@@ -252,31 +255,31 @@ def _chat(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def _gemini(answer: dict[str, Any], chunks: Any) -> Iterator[dict[str, Any]]:
     """Yield the chunks of an answer of Gemini's, with the parts that each had: its client sends each back as a content of its own."""
     candidates = _objects(answer.get("candidates"))
-    parts = _objects(_member(candidates[0], "content").get("parts")) if len(candidates) == 1 else []
-    left, told = list(parts), list[list[dict[str, Any]]]()
-    for sizes in chunks if is_list(chunks) else ():
-        told.append([_taken_off(left, size) for size in sizes if left])
-    if sum(map(len, told)) == 0 or left:  # not as it was recorded
+    left = _objects(_member(candidates[0], "content").get("parts")) if len(candidates) == 1 else []
+    told = [[_taken_off(left, size) for size in sizes] if is_list(sizes) else None for sizes in (chunks if is_list(chunks) else ())]
+    if not any(told) or left:  # not as it was recorded
         yield answer
         return
-    rest = {name: value for name, value in candidates[0].items() if name not in ("content", "finishReason")}
-    head = {name: value for name, value in answer.items() if name not in ("candidates", "usageMetadata")}
-    for held in told:
-        last = held is told[-1]
-        candidate = {"content": {"role": "model", "parts": held}} | (
-            candidates[0] | {"content": {"role": "model", "parts": held}} if last else rest
-        )
-        yield head | {"candidates": [candidate]} | ({"usageMetadata": answer.get("usageMetadata")} if last else {})
+    rest = {name: value for name, value in candidates[0].items() if name != "content"}
+    for at, parts in enumerate(told, 1):
+        content = {} if parts is None else {"content": {"role": "model"} | ({"parts": parts} if parts else {})}
+        if at == len(told):
+            yield answer | {"candidates": [rest | content]}
+        else:
+            head = {name: value for name, value in answer.items() if name != "usageMetadata"}
+            yield head | {"candidates": [{name: value for name, value in rest.items() if name != "finishReason"} | content]}
 
 
-def _taken_off(parts: list[dict[str, Any]], size: int) -> dict[str, Any]:
-    """Take so many characters of text off the first of some parts, or that part, if it is no text."""
-    first = parts[0]
-    said = first.get("text")
-    if not isinstance(said, str) or len(said) <= size:
-        return parts.pop(0)
-    parts[0] = first | {"text": said[size:]}
-    return first | {"text": said[:size]}
+def _taken_off(parts: list[dict[str, Any]], size: Any) -> dict[str, Any]:
+    """Take so many characters of text off the first of some parts, or that part, if it is no text or has no more."""
+    said = parts[0].get("text") if parts else None
+    if size == 0 and said != "":
+        return {"text": ""}
+    if not parts or not isinstance(size, int) or not isinstance(said, str) or not 0 < size < len(said):
+        return parts.pop(0) if parts else {}
+    taken = parts[0] | {"text": said[:size]}
+    parts[0] = parts[0] | {"text": said[size:]}
+    return taken
 
 
 def _deltas_of_call(number: int, call: dict[str, Any]) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from optree._builder.handles import account_again, account_late, respond_at_end,
 from optree._builder.outcome import outcome
 from optree._capture.program import PROGRAM
 from optree._capture.refusals import Refusal
-from optree._capture.text_answers import CHUNKS
+from optree._capture.text_answers import CHUNKS, NO_TEXT
 from optree._interrupts import suppress
 from optree._nodes import USAGE_AT_START, AccountingEntry, Status, is_placeholder
 from optree._server_tools import server_tools
@@ -164,21 +164,21 @@ class AnswerOverWire(ModelResult):
 
     def __init__(self, op: Op) -> None:
         super().__init__(op)
-        self._chunks: list[list[int]] = []
-        """Of Gemini's stream, for each chunk the characters of its parts: its client sends each back as a content of its own."""
+        self._chunks: list[list[int] | None] = []
+        """What `CHUNKS` says: Gemini's client sends the content of each chunk back as one of its own, or none if one has no parts."""
 
     def take(self, item: Any) -> bool:
         """Take a chunk."""
         if is_object(item) and is_list(found := item.get("candidates")) and len(self._chunks) <= _MOST_CHUNKS:
             content = found[0].get("content") if found and is_object(found[0]) else None
             parts = content.get("parts") if is_object(content) else None
-            self._chunks.append([_text_size(part) for part in parts] if is_list(parts) else [])
+            self._chunks.append([_text_size(part) for part in parts] if is_list(parts) else [] if is_object(content) else None)
         return super().take(item)
 
     def ended(self, status: Status) -> None:
         """Record the answer that the chunks add up to, and, if they are not too many, what each had."""
-        if sum(map(bool, self._chunks)) > 1 and len(self._chunks) <= _MOST_CHUNKS:
-            self._op.builder.set_op(self._op, **{CHUNKS: [sizes for sizes in self._chunks if sizes]})
+        if 1 < len(self._chunks) <= _MOST_CHUNKS:
+            self._op.builder.set_op(self._op, **{CHUNKS: self._chunks})
         super().ended(status)
 
     def returned(self, value: Any) -> None:
@@ -214,7 +214,7 @@ class AnswerOverWire(ModelResult):
 
 def _text_size(part: Any) -> int:
     text = part.get("text") if is_object(part) else None
-    return len(text) if isinstance(text, str) else 0
+    return len(text) if isinstance(text, str) else NO_TEXT
 
 
 class JoinedAnswer(AnswerOverWire):

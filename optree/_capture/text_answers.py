@@ -11,7 +11,9 @@ from typing import Any, Final
 from optree._nodes import OperationNode, Tokens
 
 CHUNKS: Final = "stream.chunks"
-"""The attribute of an op that has, for each chunk of a stream of Gemini's, the characters of each of its parts; 0 for what is no text."""
+"""The attribute of an op that has, for each chunk of a stream of Gemini's, the characters of each of its parts; null without content."""
+NO_TEXT: Final = -1
+"""In place of the characters of a part that is no text."""
 _INTERFACES: Final = (
     (":streamgeneratecontent", "gemini"),
     (":generatecontent", "gemini"),
