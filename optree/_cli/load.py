@@ -8,13 +8,29 @@ from typing import Annotated, Any
 
 import typer
 
-from optree._cli.options import Auto, BillingFile, Json, Otel, SessionsDir, TraceLlm, TraceTools, Txn, Verbose, directory, place
+from optree._cli.options import (
+    Auto,
+    BillingFile,
+    Json,
+    Otel,
+    SessionsDir,
+    TraceLlm,
+    TraceTools,
+    Txn,
+    Verbose,
+    directory,
+    flags,
+    going_on,
+    place,
+)
+from optree._cli.program import command_line
 from optree._cli.run import MOST_NAMED, Tracing, run_traced
 from optree._cli.screen import figures, paint, show, show_json, unpainted, when
-from optree._cli.sessions import Row, open_session, run_with, state_of, unfinished
+from optree._cli.sessions import Row, open_session, resume_of, run_with, state_of, unfinished
 from optree._nodes import OperationNode, SessionNode, TurnNode
+from optree._store.directory import Directory
 from optree._store.recovery import Loaded
-from optree._store.runs import MOST_LOOKED_AT
+from optree._store.runs import MOST_LOOKED_AT, was_auto
 from optree._tree.path import Path
 from optree._tree.text import duration, format_totals, format_tree, seen_of, took
 from optree._values import decode
@@ -58,14 +74,14 @@ def load(
     loaded, live = open_session(txn, where)
     others = unfinished(run_with(txn, where, most=MOST_LOOKED_AT), where, but=loaded.txn)
     if as_json:
-        show_json(_plain(loaded, live, others))
+        show_json(_plain(loaded, live, others, where))
     else:
-        _show(loaded, live, others)
+        _show(loaded, live, others, where)
     if loaded.damage.state == "damaged":
         raise typer.Exit(DAMAGED)
 
 
-def _show(loaded: Loaded, live: FilePath | None, others: list[Row]) -> None:
+def _show(loaded: Loaded, live: FilePath | None, others: list[Row], where: Directory) -> None:
     style = paint if coloured(sys.stdout) else unpainted
     session, state = loaded.session, state_of(loaded.session, live)
     known_for = took(session, seen_of(session, live=state == "running"))
@@ -86,19 +102,19 @@ def _show(loaded: Loaded, live: FilePath | None, others: list[Row]) -> None:
         lines.append("")
     lines.append(f"totals: {format_totals(session.totals) or 'nothing was accounted'}")
     if state == "running":
-        lines.append(f"watch it with: optree logs -f {loaded.txn}")
+        lines.append(f"watch it with: {command_line(['optree', 'logs', '-f', loaded.txn, *flags(where, billing=False)])}")
     else:
-        lines.append(f"{'continue it' if state == 'ended' else 'go on'} with: {_resume(loaded.txn)}")
+        lines.append(f"{'continue it' if state == 'ended' else 'go on'} with: {resume_of(loaded, where)}")
     if others:
         count = "1 more session" if len(others) == 1 else f"{len(others):,} more sessions"
         lines.append(f"of its run {count} did not end; a program goes on with one, and begins others anew:")
-        lines += [f"  {one_line(row.agent)}, since {when(row.started_at)}: {_resume(row.txn)}" for row in others[:MOST_NAMED]]
+        lines += [f"  {one_line(row.agent)}, since {when(row.started_at)}: {_resume_other(row, where)}" for row in others[:MOST_NAMED]]
         lines += [f"  and {len(others) - MOST_NAMED:,} more"] if len(others) > MOST_NAMED else []
     show("\n".join(lines), fold=True)
 
 
-def _resume(txn: str) -> str:
-    return f"optree load {txn} -- CMD"
+def _resume_other(row: Row, where: Directory) -> str:
+    return going_on(row.txn, where, auto=was_auto(where.find(row.txn)))
 
 
 def _going_on(loaded: Loaded) -> list[SessionNode | TurnNode | OperationNode]:
@@ -132,7 +148,7 @@ def _last_log(op: OperationNode) -> str:
     return f"[{last.severity}] {' '.join(last.message.split())[:_SHOWN]}"
 
 
-def _plain(loaded: Loaded, live: FilePath | None, others: list[Row]) -> dict[str, Any]:
+def _plain(loaded: Loaded, live: FilePath | None, others: list[Row], where: Directory) -> dict[str, Any]:
     session, state = loaded.session, state_of(loaded.session, live)
     damage = loaded.damage
     flaws = [{"file": flaw.file, "offset": flaw.offset, "bytes": flaw.size, "kind": flaw.kind, "said": flaw.said} for flaw in damage.flaws]
@@ -144,8 +160,10 @@ def _plain(loaded: Loaded, live: FilePath | None, others: list[Row]) -> dict[str
         "sources": loaded.sources,
         "open": [_open(node) for node in _going_on(loaded)],
         "totals": figures(session.totals),
-        "resume": None if state == "running" else _resume(loaded.txn),
-        "others": [{"txn": row.txn, "agentId": row.agent, "startedAt": row.started_at, "resume": _resume(row.txn)} for row in others],
+        "resume": None if state == "running" else resume_of(loaded, where),
+        "others": [
+            {"txn": row.txn, "agentId": row.agent, "startedAt": row.started_at, "resume": _resume_other(row, where)} for row in others
+        ],
         "session": session,
     }
 

@@ -16,7 +16,7 @@ import typer
 from optree import _records as r
 from optree._cli.options import Json, SessionsDir, TxnOrLast, directory
 from optree._cli.screen import complain, flush, json_line, write
-from optree._cli.sessions import find_node, open_session, say_lost
+from optree._cli.sessions import find_node, open_session, resume_of, say_lost
 from optree._console import Line, LineOptions, LineRenderer
 from optree._nodes import Severity
 from optree._store.descriptors import open_regular
@@ -146,12 +146,13 @@ def _follow(printer: _Printer, loaded: Loaded, live: Path, where: Directory) -> 
     for records in follow(live, loaded.vector):
         printer.show(records)
         ended = ended or any(isinstance(record, r.SessionEnd) and not record.path for record in records)
-    final, _ = open_session(loaded.txn, Directory(live.parent, where.billing), verbatim=True)
+    beside = Directory(live.parent, where.billing)
+    final, _ = open_session(loaded.txn, beside, verbatim=True)
     printer.whole = True
     printer.show([record for record in unfold(final.tree) if not printer.knows(record)])  # of journals that came and went unseen
     printer.show([r.Entries("")])  # what was held back
     if not ended and final.session.ended_at is None:
-        complain(f"session {loaded.txn} was interrupted; go on with: optree load {loaded.txn} -- CMD")
+        complain(f"session {loaded.txn} was interrupted; go on with: {resume_of(final, beside)}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from optree._cli.program import command_line
 from optree._store.directory import SUFFIXES, Directory, exists
 from optree._store.formats import read_meta, read_snapshot
 from optree._visible import one_line
@@ -68,6 +70,18 @@ Otel = Annotated[
 def directory(sessions_dir: Path | None = None, billing_file: Path | None = None) -> Directory:
     """Return the sessions directory and the ledger: flags win over environment, environment over the home directory."""
     return Directory.of(None, sessions_dir, billing_file)
+
+
+def flags(where: Directory, *, billing: bool = True) -> list[str]:
+    """Return the options that name a directory and, for a command that takes it, a ledger other than those of the environment."""
+    usual = Directory.of()
+    sessions = [] if where.sessions == usual.sessions else ["--sessions-dir", str(where.sessions)]
+    return sessions if not billing or where.billing == usual.billing else [*sessions, "--billing-file", str(where.billing)]
+
+
+def going_on(txn: str, where: Directory, *, auto: bool, command: Sequence[str] = ("CMD",)) -> str:
+    """Return the command that goes on with a session; *auto*: calls of models were recorded without a change of the program."""
+    return command_line(["optree", "load", txn, *flags(where), *(["--auto"] if auto else []), "--", *command])
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,9 +27,10 @@ from optree._cli.options import (
     Verbose,
     complete_txn,
     directory,
+    going_on,
     place,
 )
-from optree._cli.program import NOT_EXECUTABLE, NOT_FOUND, command_line, run_program
+from optree._cli.program import NOT_EXECUTABLE, NOT_FOUND, run_program
 from optree._cli.screen import complain, figures, json_line, tell
 from optree._cli.sessions import Row, describe, settled, unfinished
 from optree._ids import is_txn, new_txn
@@ -232,7 +233,7 @@ class _Outcome:
 
     def resume(self, txn: str) -> str:
         """Return the command that goes on with a session."""
-        return command_line(["optree", "load", txn, *_flags(self.directory), *(["--auto"] if self.auto else []), "--", *self.command])
+        return going_on(txn, self.directory, auto=self.auto, command=self.command)
 
 
 def _named(saved: Saved | None, directory: Directory) -> _Named | None:
@@ -281,13 +282,6 @@ def _report(outcome: _Outcome, tracing: Tracing) -> None:
         complain(f"and {more:,} more session{'' if more == 1 else 's'} (optree ls)")
     if not named:
         complain(_unsaved(outcome.directory) if outcome.begun else _nothing(outcome))
-
-
-def _flags(directory: Directory) -> list[str]:
-    """Return the options that name a directory and ledger other than those of the environment."""
-    usual = Directory.of()
-    sessions = [] if directory.sessions == usual.sessions else ["--sessions-dir", str(directory.sessions)]
-    return sessions if directory.billing == usual.billing else [*sessions, "--billing-file", str(directory.billing)]
 
 
 def _lost(row: Row, outcome: _Outcome) -> str:

@@ -9,6 +9,8 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from optree._cli.options import flags, going_on
+from optree._cli.program import command_line
 from optree._cli.screen import complain, figures, rounded, working
 from optree._formats import Format
 from optree._formats.installed import detected, installed_formats
@@ -255,7 +257,13 @@ def unfinished(run: ProgramRun, directory: Directory, *, but: str) -> list[Row]:
 def say_run(told: str, txn: str, directory: Directory, command: str) -> None:
     """Say that the run of the session *txn* has more of them, if it has, and the *command* that shows all; *told*: the TXN argument."""
     if (count := len(run_with(told, directory, most=MOST_LOOKED_AT).sessions)) > 1:
-        complain(f"session {txn} is one of {count:,} of its run; all of them: optree {command} {txn} --run")
+        shown = command_line(["optree", command, txn, "--run", *flags(directory)])
+        complain(f"session {txn} is one of {count:,} of its run; all of them: {shown}")
+
+
+def resume_of(loaded: Loaded, directory: Directory) -> str:
+    """Return the command that goes on with a session."""
+    return going_on(loaded.txn, directory, auto=object_of(loaded.session.attributes.get("ingress")).get("auto") is True)
 
 
 def _loaded(txn: str, directory: Directory) -> Loaded:

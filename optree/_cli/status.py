@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from optree._cli.exporters import collector, destination, pending, waiting
-from optree._cli.options import BillingFile, Json, SessionsDir, directory
+from optree._cli.options import BillingFile, Json, SessionsDir, directory, going_on
 from optree._cli.screen import show, show_json, size, working
 from optree._cli.sessions import Row, State, check_directory, describe, settled
 from optree._store import Directory
 from optree._store.lock import is_running
+from optree._store.runs import was_auto
 from optree.errors import OptreeError
 
 SHOWN = 5
@@ -40,7 +41,7 @@ def status(*, sessions_dir: SessionsDir = None, billing_file: BillingFile = None
     if as_json:
         show_json(report)
     else:
-        show("\n".join(_lines(report, rows)), fold=True)
+        show("\n".join(_lines(report, rows, where)), fold=True)
 
 
 def _plain(where: Directory, rows: list[Row]) -> dict[str, Any]:
@@ -61,7 +62,7 @@ def _plain(where: Directory, rows: list[Row]) -> dict[str, Any]:
     }
 
 
-def _lines(report: dict[str, Any], rows: list[Row]) -> list[str]:
+def _lines(report: dict[str, Any], rows: list[Row], where: Directory) -> list[str]:
     unwritable = "" if report["writable"] else " (cannot be written)"
     lines = [
         f"sessions     {report['sessions']}, {size(report['bytes'])}, in {report['sessionsDir']}{unwritable}",
@@ -72,7 +73,8 @@ def _lines(report: dict[str, Any], rows: list[Row]) -> list[str]:
         f"ledger       {size(report['billingBytes']) if report['billingBytes'] else 'none yet'}, {report['billingFile']}",
     ]
     lines += _unsent(report["pending"], report["collector"])
-    hints = [f"go on with   optree load {report['interrupted'][0]} -- CMD"] if report["interrupted"] else []
+    txn = next(iter(report["interrupted"]), None)
+    hints = [] if txn is None else [f"go on with   {going_on(txn, where, auto=was_auto(where.find(txn)))}"]
     hints += ["send them    optree export --pending"] if report["pending"] else []
     return lines + hints
 

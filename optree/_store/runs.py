@@ -41,15 +41,28 @@ def run_of(saved: Saved) -> str:
     return _told(saved) or saved.txn
 
 
+def was_auto(saved: Saved) -> bool:
+    """Tell whether the program of a session was recorded without a change of it, as by `optree run --auto`."""
+    return (_ingress(saved) or {}).get("auto") is True
+
+
 def _told(saved: Saved) -> str | None:
-    """Return the same; None where the files cannot be read."""
+    """Return the same as `run_of`; None where the files cannot be read."""
+    ingress = _ingress(saved)
+    if ingress is None:
+        return None
+    run = ingress.get("run")
+    return run if isinstance(run, str) and is_txn(run) else saved.txn
+
+
+def _ingress(saved: Saved) -> dict[str, Any] | None:
+    """Return what a session says of where its program was started; None where its files cannot be read."""
     meta = read_meta(saved.snapshot) if saved.snapshot is not None else {}
     begun = None if "ingress" in meta else _begun_with(saved.live)
     ingress = (meta if begun is None else begun).get("ingress")
     if not meta and not begun:
         return None
-    run = ingress.get("run") if is_object(ingress) else None
-    return run if isinstance(run, str) and is_txn(run) else saved.txn
+    return ingress if is_object(ingress) else {}
 
 
 def find_run(txn: str, directory: Directory, *, most: int | None = None) -> ProgramRun:

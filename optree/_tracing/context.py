@@ -14,6 +14,7 @@ from optree._builder import Op, Turn
 from optree._interrupts import suppress
 from optree._nodes import Status
 from optree._store.opening import current_run
+from optree._tracing.config import is_on
 from optree._tracing.handles import Session
 
 Holder = Callable[[], Any]
@@ -145,6 +146,8 @@ def ingress() -> dict[str, Any]:
     with suppress(OSError):  # the working directory may have been removed
         cli["cwd"] = os.getcwd()  # noqa: PTH109 - pathlib is not imported for one call
     origin: dict[str, Any] = {"source": "cli", "cli": cli, "run": current_run()}
+    if is_on(os.environ.get("OPTREE_AUTO", "")):
+        origin["auto"] = True
     if "TRACEPARENT" in os.environ:
         origin["traceparent"] = os.environ["TRACEPARENT"]
     return origin
