@@ -148,6 +148,8 @@ def was_made_again(entry: AccountingEntry) -> bool:
 
 SNAPSHOT = "pricingSnapshot"
 """The attribute of a session that holds the prices by which entries in it, and below it, were billed, by name (seed 004)."""
+FROM_CACHE = "from the cache"
+"""The log of an op whose result came from a cache of the program's own framework."""
 REPLAY_OF = "replay.of"
 """The attribute of an op that got a recorded answer: ``<txn>:<path>`` of the op that has it."""
 USAGE_AT_START = "usage_at_start"

@@ -19,7 +19,7 @@ from optree._capture.hooks import Hook, IsOn, await_within, run_within
 from optree._capture.nesting import FrameworkCall, Nesting, arguments_of, given_here, given_instead, note_run, respond
 from optree._capture.observed import ended_by
 from optree._capture.program import asked_last, program_name
-from optree._nodes import OpKind
+from optree._nodes import FROM_CACHE, OpKind
 from optree._tracing import context
 from optree._tracing.failures import class_of_error
 from optree._tracing.faults import guarded
@@ -344,7 +344,7 @@ def _record(op: Op, event: Any, what: str, output: Any) -> None:
     elif event.type.endswith("paused"):
         op.log(f"waits for feedback: {text(event.message)}")
     if getattr(event, "from_cache", False):
-        op.log("from the cache")
+        op.log(FROM_CACHE)
     if output is not None:
         respond(op, output)
 

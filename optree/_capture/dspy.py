@@ -20,6 +20,7 @@ from typing import Any, Final, cast
 from optree._capture.hooks import Hook, IsOn, await_within, run_within
 from optree._capture.nesting import FrameworkCall, Nesting, given_instead, respond
 from optree._capture.observed import ClientCall, ended_by
+from optree._nodes import FROM_CACHE
 from optree._tracing import context
 from optree._tracing.failures import class_of_error
 from optree._tracing.faults import guarded
@@ -368,7 +369,7 @@ class _DspyCall:
         if op is not None and error is None:
             answer = self._answer(value)
             if getattr(self.result, "cache_hit", False):
-                op.log("from the cache")
+                op.log(FROM_CACHE)
                 op.account(input_tokens=0, output_tokens=0, cost_usd=0.0)
         call.failure = class_of_error(error)
         call.end(answer, *ended_by(error))

@@ -32,7 +32,7 @@ from optree._capture.recorded import (
     why_unusable,
 )
 from optree._interrupts import new_rlock
-from optree._nodes import REPLAY_OF, OperationNode, Pool
+from optree._nodes import FROM_CACHE, REPLAY_OF, OperationNode, Pool
 from optree._store.runs import load_run
 from optree._tracing.faults import fault
 from optree._tracing.recorded import CURRENT_REPLAY, Recorded
@@ -73,6 +73,11 @@ class _Answering(Protocol):
     def tool(self, op: Op, *, is_stream: bool = False, is_remote: bool = False, runs: str = "") -> Recorded | None:
         """Return what a call of a tool gets."""
         ...
+
+
+def is_cached(op: OperationNode) -> bool:
+    """Tell whether an op's result came from a cache of the program's own framework."""
+    return any(log.message == FROM_CACHE for log in op.logs)
 
 
 class Replay:
@@ -131,7 +136,8 @@ class Replay:
                 for inside in call.inside:
                     left.pop(inside, None)
         for op, pool in made:
-            same = found_in([call for call in left.values() if call.node.kind == op.kind], request_of(op, pool))
+            others = [call for call in left.values() if call.node.kind == op.kind and (not is_cached(op) or is_cached(call.node))]
+            same = found_in(others, request_of(op, pool))
             if same is not None:
                 del left[same.name]
         return list(left.values())

@@ -11,9 +11,9 @@ from typing import Annotated
 import typer
 
 from optree._capture.recorded import RecordedCall
-from optree._capture.replay import DIFFERENCE, FORK_AT, NOT_THROUGH, RAN_FOR, REPLAY, TOOLS, WHY, Replay, is_replay
+from optree._capture.replay import DIFFERENCE, FORK_AT, NOT_THROUGH, RAN_FOR, REPLAY, TOOLS, WHY, Replay, is_cached, is_replay
 from optree._capture.replay import Tools as ToolsKind
-from optree._cli.options import BillingFile, Otel, SessionsDir, TraceLlm, TraceTools, Txn, Verbose, directory
+from optree._cli.options import BillingFile, Otel, SessionsDir, TraceLlm, TraceTools, Txn, Verbose, directory, flags
 from optree._cli.program import command_line
 from optree._cli.run import Tracing, run_traced
 from optree._cli.screen import complain
@@ -93,23 +93,28 @@ def _run(txn: str, at: str | None, tools: ToolsKind, command: list[str] | None, 
     ops = _Ops(trees)
     different = [op for op in ops.all if DIFFERENCE in op.attributes]
     missing = recorded.not_made(trees.values())
-    live = _live(ops.all)
+    unanswered = _live(ops.all)
+    live = [op for op in unanswered if not is_cached(op)]
     source_said = named if len(before) == 1 else f"{named} and {len(before) - 1} more of its run"
     phrases = _counted(recorded, ops, source_said, is_fork=at is not None, is_given=tools == "recorded")
+    if cached := len(unanswered) - len(live):
+        phrases.append(_by_cache(cached, before))
     if missing:
         phrases.append(f"not asked for: {_listed(missing, several=len(before) > 1)}")
     if different:
         phrases.append(f"{len(different)} differ, the first at {ops.place(different[0])}: {different[0].attributes[DIFFERENCE]}")
     complain("; ".join(phrases))
-    again = command_line(command)
     if changed := _changed(before, trees, {call.txn for call in missing} | {ops.txns[id(op)] for op in different}):
-        complain(f"what changed: optree diff {' '.join(changed)}")
+        complain(f"what changed: {command_line(['optree', 'diff', *changed, *flags(where, billing=False)])}")
     if any(op.kind == "tool" for op in different):
-        how = f"replay {named}" if at is None else f"fork {named} --at {at}"
-        complain(f"with tools that run: optree {how} --tools live -- {again}")
-    if missing and at is None and not live and not any(map(_is_ungiven, different)) and recorded.forks_at(missing[0]):  # else it is in vain
+        how = ["replay", named] if at is None else ["fork", named, "--at", at]
+        complain(f"with tools that run: {command_line(['optree', *how, '--tools', 'live', *flags(where), '--', *command])}")
+    if (
+        missing and at is None and not unanswered and not any(map(_is_ungiven, different)) and recorded.forks_at(missing[0])
+    ):  # else it is in vain
         first = missing[0]
-        complain(f"with new answers from there on, if it is to change: optree fork {first.txn} --at {first.node.path} -- {again}")
+        forked = command_line(["optree", "fork", first.txn, "--at", first.node.path, *flags(where), "--", *command])
+        complain(f"with new answers from there on, if it is to change: {forked}")
     raise typer.Exit(ran.code or (_DIFFERENT if different or missing else 0))
 
 
@@ -169,7 +174,15 @@ def _calls(ops: list[OperationNode], of: str) -> str:
 
 
 def _live(ops: list[OperationNode]) -> list[OperationNode]:
+    """Return the calls of models that got no recorded answer and were not refused."""
     return [op for op in ops if op.kind == "llm" and REPLAY_OF not in op.attributes and DIFFERENCE not in op.attributes]
+
+
+def _by_cache(cached: int, before: Mapping[str, Tree]) -> str:
+    """Say how many calls of models the program's framework answered from its own cache, which is DSPy's."""
+    then = sum(op.kind == "llm" and is_cached(op) for tree in before.values() for _, _, op in walk_ops(tree.session))
+    calls = f"{cached} call{'' if cached == 1 else 's'} of models {'was' if cached == 1 else 'were'} answered by the program's own cache"
+    return f"{calls}, as then" if cached <= then else f"{calls}, and not by the recording: DSPY_CACHEDIR=an empty folder"
 
 
 def _is_ungiven(op: OperationNode) -> bool:
@@ -186,7 +199,7 @@ def _counted(recorded: Replay, calls: _Ops, source: str, *, is_fork: bool, is_gi
         phrases.append(f"{len(answered & tools)} of {len(tools)} calls of tools got their results")
     if again := [op for op in ops if WHY in op.attributes]:
         phrases.append(f"{len(again)} ran, the first at {calls.place(again[0])}: {again[0].attributes[WHY]}")
-    live, told = _live(ops), (REPLAY_OF, RAN_FOR, WHY, DIFFERENCE)
+    live, told = [op for op in _live(ops) if not is_cached(op)], (REPLAY_OF, RAN_FOR, WHY, DIFFERENCE)
     if is_fork:
         return [*phrases, f"{len(live)} were asked"]
     if others := [op for op in ops if is_given and op.kind == "tool" and not any(name in op.attributes for name in told)]:

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from tests.cli.conftest import CommandLine
+from tests.cli.test_replay_tools import AGENT
 from tests.cli.test_runs import SEVERAL
 
 AUTO = {"OPTREE_AUTO": "1"}
@@ -71,3 +72,17 @@ def test_following_a_session_that_is_killed(optree):
     process.kill()
     process.communicate()
     assert follower.communicate()[1].endswith(f"go on with: optree load {txn} --sessions-dir {sessions} --auto -- CMD\n")
+
+
+def test_what_a_replay_proposes(optree):
+    """`replay` proposes a comparison, and another replay, in the directory that was named: both find the sessions."""
+    optree.agent.write_text(AGENT)
+    (optree.folder / "ran").write_text("")
+    options = ("--sessions-dir", str(optree.folder / "mine"), "--billing-file", str(optree.folder / "bill"))
+    optree("run", *options, "--", sys.executable, "agent.py", "tides")
+    said = optree("replay", "last", *options, "--", sys.executable, "agent.py", "moon", code=1).stderr
+    shown, again = (shlex.split(said.partition(before)[2].partition("\n")[0]) for before in ("what changed: ", "with tools that run: "))
+    assert ("diff", options[:2]) == (shown[1], tuple(shown[4:]))
+    assert (*options, "--", sys.executable, "agent.py", "moon") == tuple(again[5:])
+    assert "moon" in optree(*shown[1:]).stdout
+    assert "MOON" in optree(*again[1:]).stdout
