@@ -254,6 +254,7 @@ class _Loader:
 
 FINDER: Final = _Finder()
 """Hooks what is imported from now on, once `instrument` was called."""
+_MOST_WRAPPED: Final = 100
 _lock = new_rlock()
 _wanted: set[str] = set()
 _hooked: dict[str, list[tuple[Any, str, Any, Any]]] = {}
@@ -313,26 +314,38 @@ def _take_out(made: list[tuple[Any, str, Any, Any]]) -> None:
             setattr(owner, name, before)
 
 
-def _is_on(name: str) -> bool:
-    """Tell whether a module's hooks do anything: one that another library has taken hold of cannot be taken out."""
-    return name in _wanted
+def _is_on(name: str, made: list[tuple[Any, str, Any, Any]]) -> bool:
+    """Tell whether hooks do anything, which are those of a module that were put in last.
+
+    Older ones that another library has taken hold of cannot be taken out, and stay there idle.
+    """
+    return name in _wanted and _hooked.get(name) is made
+
+
+def _is_there(module: ModuleType, owner: Any, name: str, now: Any) -> bool:
+    """Tell whether a hook stands where it was put in, in the module as it was imported last, or what another library wraps it in."""
+    known = module if isinstance(owner, ModuleType) else getattr(module, owner.__name__, owner)  # a class may be of another module
+    found = own_members(owner).get(name) if known is owner else None
+    for _ in range(_MOST_WRAPPED):
+        if found is now or found is None:
+            break
+        found = getattr(found, "__wrapped__", None)
+    return found is now
 
 
 def _hook(name: str, module: ModuleType) -> None:
     with _lock:
         known = _hooked.get(name, [])
-        is_there = [
-            getattr(module, owner.__name__, None) is owner and own_members(owner).get(attribute) is now
-            for owner, attribute, _, now in known
-        ]
+        is_there = [_is_there(module, owner, attribute, now) for owner, attribute, _, now in known]
         if name not in _wanted or (known and all(is_there)):
             return
         try:
             where, _, function = LIBRARIES[_PACKAGES[name]].modules[name].partition(":")
             hooks_of: _Hooks = getattr(importlib.import_module(f"optree._capture.{where}"), function)
             _take_out(known)  # what is there of it: all that is not was taken by others, or an interrupt left it half done
-            is_on = functools.partial(_is_on, name)
-            made = [(owner, attribute, own_members(owner)[attribute], now) for owner, attribute, now in hooks_of(module, is_on)]
+            made = list[tuple[Any, str, Any, Any]]()
+            hooks = hooks_of(module, functools.partial(_is_on, name, made))
+            made += [(owner, attribute, own_members(owner)[attribute], now) for owner, attribute, now in hooks]
         except Exception as error:  # noqa: BLE001 - another release of it, or it is half imported: the program goes on without
             fault(error)
             return

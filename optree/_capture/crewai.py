@@ -7,7 +7,6 @@ emit events.
 from __future__ import annotations
 
 import functools
-import json
 import sys
 from collections.abc import Callable, Hashable, Mapping
 from contextvars import ContextVar
@@ -15,10 +14,11 @@ from types import ModuleType
 from typing import Any, Final, cast
 
 from optree._builder import Op
-from optree._capture.hooks import Hook, IsOn, await_within, run_within
+from optree._capture.hooks import Hook, IsOn, LastIsOn, await_within, run_within
 from optree._capture.nesting import FrameworkCall, Nesting, arguments_of, given_here, given_instead, note_run, respond
 from optree._capture.observed import ended_by
 from optree._capture.program import asked_last, program_name
+from optree._messages import json_text
 from optree._nodes import FROM_CACHE, OpKind
 from optree._tracing import context
 from optree._tracing.failures import class_of_error
@@ -75,15 +75,15 @@ def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
 def models(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook `call` and `acall` of every LLM class, also of later ones; these keep their hooks after `uninstrument`, doing nothing."""
-    base = module.BaseLLM
-    found = [hook for kind in subclasses(base) for hook in _calls(kind, is_on)]
+    base, _is_on.last = module.BaseLLM, is_on
+    found = [hook for kind in subclasses(base) for hook in _calls(kind)]
     made_by = own_members(base).get("__init_subclass__")
     if (function := getattr(cast("Any", made_by), "__func__", None)) is not None:
 
         @functools.wraps(function)
         def made(kind: Any, **options: Any) -> None:
             function(kind, **options)
-            _hook_calls(kind, is_on)
+            _hook_calls(kind)
 
         found.append((base, "__init_subclass__", classmethod(cast("Any", made))))
     track = base._track_token_usage_internal  # noqa: SLF001 - what models of the program's tell their tokens by
@@ -349,12 +349,12 @@ def _record(op: Op, event: Any, what: str, output: Any) -> None:
         respond(op, output)
 
 
-def _calls(kind: Any, is_on: IsOn) -> list[Hook]:
+def _calls(kind: Any) -> list[Hook]:
     """Return hooks for what a class for models calls them by itself."""
 
     @guarded
     def asked(model: Any, messages: Any = None, *_args: Any, **more: Any) -> _CrewModelCall | None:
-        if not is_on() or ((call := _call.get()) is not None and call.model is model):  # a method that calls its base class's
+        if not _is_on() or ((call := _call.get()) is not None and call.model is model):  # a method that calls its base class's
             return None
         return _CrewModelCall(model, messages, more.get("tools"))
 
@@ -367,6 +367,7 @@ def _calls(kind: Any, is_on: IsOn) -> list[Hook]:
 
 
 _MARK: Final = "_optree_hook"
+_is_on: Final = LastIsOn()
 
 
 def _marked(function: Any) -> Any:
@@ -375,8 +376,8 @@ def _marked(function: Any) -> Any:
 
 
 @guarded
-def _hook_calls(kind: Any, is_on: IsOn) -> None:
-    for owner, name, function in _calls(kind, is_on):
+def _hook_calls(kind: Any) -> None:
+    for owner, name, function in _calls(kind):
         setattr(owner, name, function)
 
 
@@ -457,7 +458,7 @@ def _answer(value: Any) -> dict[str, Any]:
     if is_list(value):
         calls = [_output(one) for one in value]
         return {"role": "assistant", "content": None, "tool_calls": calls}
-    return {"role": "assistant", "content": value if isinstance(value, str) else json.dumps(_output(value), default=text)}
+    return {"role": "assistant", "content": json_text(_output(value))}
 
 
 def _output(value: Any) -> Any:
@@ -474,13 +475,7 @@ def _question(asked: Any) -> str | None:
         return asked_last(asked)[1]
     if is_object(asked):
         name, only = next(iter(asked.items())) if len(asked) == 1 else ("", None)
-        return (
-            f"{name}: {only}"
-            if isinstance(only, str)
-            else json.dumps(arguments_of(asked), default=text, ensure_ascii=False)
-            if asked
-            else None
-        )
+        return f"{name}: {only}" if isinstance(only, str) else json_text(arguments_of(asked)) if asked else None
     return asked if isinstance(asked, str) else None
 
 

@@ -27,6 +27,16 @@ _sending: dict[int, ref[_Sending]] = {}
 each once, and so do those of two clients of which one sends through the other."""
 
 
+class LastIsOn:
+    """Tells whether the hooks of a module that were put in last do anything: for what stays there when others take their place."""
+
+    def __init__(self) -> None:
+        self.last: IsOn = lambda: False
+
+    def __call__(self) -> bool:
+        return self.last()
+
+
 class Watch(Protocol):
     """What is told of one call of a function: that it begins, and what comes of it."""
 

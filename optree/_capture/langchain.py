@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from optree._builder import Op
-from optree._capture.hooks import Hook, IsOn
+from optree._capture.hooks import Hook, IsOn, LastIsOn
 from optree._capture.nesting import OUTSIDE, PLACE, FrameworkCall, Nesting, given_instead, respond
 from optree._capture.observed import ended_by
 from optree._capture.program import program_name
@@ -35,13 +35,15 @@ _NODE: Final = "graph:step:"
 _DEFAULT_GRAPH: Final = "LangGraph"
 _MOST_SKIPPED: Final = 10_000
 _registered: Final[list[ModuleType]] = []
+_is_on: Final = LastIsOn()
 
 
 def callbacks(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Register a handler for all runs."""
+    _is_on.last = is_on
     if module not in _registered:
         base = importlib.import_module("langchain_core.callbacks.base").BaseCallbackHandler
-        handler = type("OptreeHandler", (_Handler, base), {})(is_on)
+        handler = type("OptreeHandler", (_Handler, base), {})()
         module.register_configure_hook(ContextVar("optree_langchain", default=handler), inheritable=True)
         _registered.append(module)
     return []
@@ -181,12 +183,9 @@ class _Handler:
     raise_error = False
     run_inline = True
 
-    def __init__(self, is_on: IsOn) -> None:
-        self._is_on = is_on
-
     @property
     def _is_off(self) -> bool:
-        return not self._is_on()
+        return not _is_on()
 
     ignore_llm = ignore_retry = ignore_chain = ignore_agent = ignore_retriever = ignore_chat_model = ignore_custom_event = _is_off
 

@@ -6,8 +6,9 @@ It tells of a run only by callbacks, which a program gives to one agent: so meth
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextvars import ContextVar
+from inspect import isgeneratorfunction
 from types import ModuleType
 from typing import Any, Final
 
@@ -38,11 +39,11 @@ def agents(module: ModuleType, is_on: IsOn) -> list[Hook]:
     kind, python, calling = module.MultiStepAgent, module.CodeAgent, module.ToolCallingAgent
 
     def running(agent: Any, task: Any = None, *_args: Any, **_told: Any) -> _Instruments:
-        hook_model(agent.model, is_on)
+        hook_model(agent.model)
         return _SmolTurn(agent, task), _SmolSession(agent)
 
     def stepping(agent: Any, step: Any, *_args: Any, **_told: Any) -> _Instruments:
-        hook_model(agent.model, is_on)
+        hook_model(agent.model)
         return (_SmolStep(f"step {step.step_number}", "step"),)
 
     def planning(*_args: Any, **_told: Any) -> _Instruments:
@@ -116,8 +117,13 @@ def _around(function: Any, instruments: Callable[..., _Instruments], is_on: IsOn
     told = guarded(instruments)
 
     @functools.wraps(function)
+    def items(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        found: Generator[Any, Any, Any] = function(*args, **kwargs)  # by a plain function, in which another library has wrapped it
+        return (yield from found)
+
+    @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        decorated = function
+        decorated = function if isgeneratorfunction(function) else items
         for instrument in (told(*args, **kwargs) or ()) if is_on() else ():
             decorated = instrument(decorated)
         return decorated(*args, **kwargs)

@@ -11,55 +11,59 @@ from types import FunctionType, ModuleType
 from typing import Any, Final
 
 from optree._builder import Op
-from optree._capture.hooks import Hook, IsOn, run_within
+from optree._capture.hooks import Hook, IsOn, LastIsOn, run_within
 from optree._capture.nesting import FrameworkCall
 from optree._capture.observed import ended_by
 from optree._tracing.failures import class_of_error
 from optree._tracing.faults import guarded
 from optree._values import is_object, own_members, subclasses, text
 
+_MARK: Final = "_optree_hook"
+_OF_PYTHON: Final = ("builtins", "itertools")
+_is_on: Final = LastIsOn()
+
 
 def models(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook what calls a model, of all classes that are there; those that come later are hooked when a model of theirs is made."""
-    base = module.Model
+    base, _is_on.last = module.Model, is_on
     function = own_members(base)["__init__"]
 
     @functools.wraps(function)
     def made(model: Any, /, *args: Any, **kwargs: Any) -> None:
         if is_on():
-            hook_model(model, is_on)
+            hook_model(model)
         function(model, *args, **kwargs)
 
-    return [(base, "__init__", made), *(hook for kind in (base, *subclasses(base)) for hook in _calls(kind, is_on))]
+    return [(base, "__init__", made), *(hook for kind in (base, *subclasses(base)) for hook in _calls(kind))]
 
 
-def _calls(kind: type[Any], is_on: IsOn) -> list[Hook]:
+@guarded
+def _asked(model: Any, messages: Any = None, /, *_args: Any, **told: Any) -> _SmolModelCall | None:
+    """Return the call of a model. It is no function within another: programs pickle classes of their own with the hooks in them."""
+    if not _is_on() or ((call := _call.get()) is not None and call.model is model):  # a method that calls its base class's
+        return None
+    return _SmolModelCall(model, told.pop("messages", messages), told)
+
+
+def _calls(kind: type[Any]) -> list[Hook]:
     """Return hooks for what a class for models calls them by itself."""
-
-    @guarded
-    def asked(model: Any, messages: Any = None, /, *_args: Any, **told: Any) -> _SmolModelCall | None:
-        if not is_on() or ((call := _call.get()) is not None and call.model is model):  # a method that calls its base class's
-            return None
-        return _SmolModelCall(model, told.pop("messages", messages), told)
-
     own = own_members(kind)
     found = list[Hook]()
     for name, within in _WAYS:
         function = own.get(name)
         if isinstance(function, FunctionType) and not hasattr(function, _MARK):
-            found.append((kind, name, within(function, asked)))
+            found.append((kind, name, within(function, _asked)))
             setattr(found[-1][2], _MARK, True)
     return found
 
 
-_MARK: Final = "_optree_hook"
-
-
 @guarded
-def hook_model(model: Any, is_on: IsOn) -> None:
+def hook_model(model: Any) -> None:
     """Hook the classes of a model of the program's. They keep their hooks after `uninstrument`, doing nothing."""
-    for kind in type(model).__mro__:
-        for owner, name, function in _calls(kind, is_on):
+    base = importlib.import_module("smolagents.models").Model
+    kinds = type(model).__mro__ if _is_on() else ()
+    for kind in [one for one in kinds if issubclass(one, base)] or kinds:  # a mixin beside smolagents' own class is left alone
+        for owner, name, function in _calls(kind):
             setattr(owner, name, function)
 
 
@@ -71,9 +75,12 @@ def _stream_within(function: Any, watching: Callable[..., _SmolModelCall | None]
             return function(*args, **kwargs)
         try:
             call.begin()
-            deltas = function(*args, **kwargs)
-            call.leave()
-            return _noted(deltas, call)
+            deltas: Any = function(*args, **kwargs)
+            if type(deltas).__module__ in _OF_PYTHON and hasattr(deltas, "__next__"):
+                call.leave()
+                return _noted(deltas, call)
+            call.returned(None)
+            return deltas  # noqa: TRY300 - an object of the program's own, which may be more than its pieces
         except BaseException as error:
             call.raised(error)
             raise
@@ -81,15 +88,30 @@ def _stream_within(function: Any, watching: Callable[..., _SmolModelCall | None]
     return run
 
 
-def _noted(deltas: Any, call: _SmolModelCall) -> Generator[Any]:
+def _noted(deltas: Any, call: _SmolModelCall) -> Generator[Any, Any, Any]:
+    """Yield what a stream yields; what is sent, thrown and returned passes too."""
+    step = functools.partial(next, deltas)
     try:
-        call.begin()
-        for delta in deltas:
+        while True:
+            call.begin()
+            try:
+                delta = step()
+            except StopIteration as end:
+                call.returned(None)
+                return end.value
             call.came(delta)
             call.leave()
-            yield delta
-            call.begin()
-        call.returned(None)
+            try:
+                sent = yield delta
+                step = functools.partial(next, deltas) if sent is None else functools.partial(deltas.send, sent)
+            except GeneratorExit:
+                if hasattr(deltas, "close"):
+                    deltas.close()
+                raise
+            except BaseException as error:
+                if not hasattr(deltas, "throw"):
+                    raise
+                step = functools.partial(deltas.throw, error)
     except BaseException as error:
         call.raised(error)
         raise

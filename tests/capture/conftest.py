@@ -1,5 +1,6 @@
 """A scripted provider, and hooks that are there for one test."""
 
+import functools
 import gc
 import signal
 import sys
@@ -62,6 +63,16 @@ def survives(fault, recording, monkeypatch, run):
         assert "It rains" == run()
     assert 2 == session.totals.llm_requests
     assert recording.sessions
+
+
+def wrap(owner, name, monkeypatch, *, wraps=True):
+    """Wrap a function as other libraries do, with what says so, or without."""
+    ours = vars(owner)[name]
+
+    def theirs(*args, **kwargs):
+        return ours(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, functools.wraps(ours)(theirs) if wraps else theirs)
 
 
 @pytest.fixture

@@ -1,6 +1,10 @@
 """Calls of models on smolagents: each is recorded once, with hooks that the program does not notice and that can be taken out."""
 
+import functools
 import json
+import os
+import subprocess
+import sys
 from importlib.util import find_spec
 
 import pytest
@@ -8,8 +12,19 @@ import pytest
 if find_spec("smolagents") is None:
     pytest.skip("smolagents is tried in an environment of its own: make test-frameworks", allow_module_level=True)
 
-from smolagents import ChatMessage, CodeAgent, InferenceClientModel, LiteLLMModel, Model, OpenAIModel, Tool, ToolCallingAgent
+from smolagents import (
+    ChatMessage,
+    CodeAgent,
+    InferenceClientModel,
+    LiteLLMModel,
+    Model,
+    MultiStepAgent,
+    OpenAIModel,
+    Tool,
+    ToolCallingAgent,
+)
 from smolagents import local_python_executor as local
+from smolagents.models import ChatMessageStreamDelta
 
 import optree
 from optree._capture import instrument, uninstrument
@@ -17,7 +32,7 @@ from optree._nodes import REPLAY_OF
 from optree._tree import walk_ops, walk_sessions
 from optree._values import decode
 from optree.testing import capture, replay
-from tests.capture.conftest import outcome, with_hooks
+from tests.capture.conftest import outcome, with_hooks, wrap
 from tests.capture.provider import Reply, events
 from tests.capture.smols import (  # noqa: F401 - model_of_smolagents is a fixture
     ANSWER,
@@ -38,6 +53,7 @@ from tests.capture.smols import (  # noqa: F401 - model_of_smolagents is a fixtu
     served_by,
     weather,
 )
+from tests.cli.conftest import ROOT
 
 _CHUNK = {"id": "chat-1", "object": "chat.completion.chunk", "created": 1, "model": "gpt-5-2026"}
 STREAMED = events(
@@ -340,3 +356,127 @@ def test_models_in_a_replay(hooked):  # noqa: ARG001 - as above
     with replay(recorded.tree), capture() as again:
         assert expected == coding(Scripted(CODE), weather).run("Weather?")
     assert [None] == [op.attributes.get(REPLAY_OF) for op in calls_of(again)]
+
+
+@pytest.mark.usefixtures("hooked")
+@pytest.mark.parametrize("between", [list, uninstrument], ids=["again", "taken out"])
+@pytest.mark.parametrize("wraps", [True, False], ids=["named", "unnamed"])
+def test_what_another_library_has_wrapped_is_recorded_once(monkeypatch, between, wraps):
+    """Hooks that another library has wrapped record once, after a second `instrument` too, or one after an end."""
+    Scripted(CODE)  # its class is hooked
+    for owner, name in (
+        (MultiStepAgent, "_run_stream"),
+        (CodeAgent, "_step_stream"),
+        (Tool, "__call__"),
+        (Scripted, "generate"),
+    ):
+        wrap(owner, name, monkeypatch, wraps=wraps)
+    between()
+    instrument()
+    with capture() as recording, optree.session("lead"):
+        assert "It rains" == coding(Scripted(CODE), weather).run("Weather?")
+    assert ["lead", "coder"] == [session.agent_id for session in walk_sessions(recording.tree)]
+    names = {"step 1", "scripted", "weather"}
+    assert ["step 1", "scripted", "weather"] == [op.name for _, _, op in walk_ops(recording.tree) if op.name in names]
+
+
+class Streaming(Model):
+    """A model whose stream takes what is sent, and returns something."""
+
+    def generate(self, _messages, **_more):
+        """Say nothing."""
+
+    def generate_stream(self, _messages, **_more):
+        """Say what was sent or thrown."""
+        try:
+            said = yield ChatMessageStreamDelta(content="It ")
+        except LookupError as error:
+            said = str(error)
+        yield ChatMessageStreamDelta(content=said)
+        return "the end"
+
+
+class Pieces:
+    """A stream of another library's, which has more than its pieces."""
+
+    usage = 3
+
+    def __init__(self, prompt):
+        self.prompt = prompt
+
+    def __iter__(self):
+        return iter([ChatMessageStreamDelta(content=self.prompt)])
+
+
+class Client:
+    """What another library gives a class."""
+
+    def generate_stream(self, prompt):
+        """Return a stream."""
+        return Pieces(prompt)
+
+
+class Mixed(Model, Client):
+    """A model with it."""
+
+
+class Owned(Model):
+    """A model whose streams are another library's."""
+
+    def generate_stream(self, _messages, **_more):
+        """Return one."""
+        return Pieces("rains")
+
+
+@pytest.mark.parametrize("way", ["send", "throw"])
+def test_a_stream_is_the_programs(recording, way):
+    """What is sent to a stream or thrown into it comes to the model, and what it returns to the program; it is an op."""
+    stream, said = Streaming().generate_stream(QUESTION), []
+
+    def read():
+        said.append((yield from stream))
+
+    reading = read()
+    given = "rains" if way == "send" else LookupError("rains")
+    assert ["It ", "rains"] == [next(reading).content, getattr(reading, way)(given).content]
+    assert ([], ["the end"]) == (list(reading), said)
+    [op] = calls_of(recording)
+    assert ("ok", "It rains") == (op.status, decode(op.response.payload)["choices"][0]["message"]["content"])
+
+
+def test_a_stream_of_another_library_stays_what_it_is(recording):
+    """An object that a model returns for its stream comes to the program as it is; the call is an op."""
+    stream = Owned().generate_stream(QUESTION)
+    assert (Pieces, 3, ["rains"]) == (type(stream), stream.usage, [delta.content for delta in stream])
+    assert [("Owned", "ok")] == [(op.name, op.status) for op in calls_of(recording)]
+
+
+@pytest.mark.usefixtures("recording")
+def test_what_a_model_is_mixed_with_is_left_alone():
+    """A class of another library that a model's class has beside smolagents' own is not hooked."""
+    before = Client.generate_stream
+    Mixed()
+    assert before is Client.generate_stream
+
+
+PICKLED = """
+import sys, cloudpickle, optree
+from smolagents import ChatMessage, Model
+class Own(Model):
+    def generate(self, messages, **more):
+        return ChatMessage("assistant", "It rains")
+    def generate_stream(self, messages, **more):
+        yield "It rains"
+optree.instrument()
+with optree.session("lead"), optree.turn():
+    Own().generate([])
+    sys.stdout.buffer.write(cloudpickle.dumps(Own()))
+"""
+
+
+def test_a_class_with_hooks_can_be_pickled(tmp_path):
+    """A model's class that a program defines itself can be sent to another process by cloudpickle, and works there."""
+    run = functools.partial(subprocess.run, capture_output=True, check=True, cwd=ROOT, env={**os.environ, "OPTREE_BASE_DIR": str(tmp_path)})
+    pickled = run([sys.executable, "-c", PICKLED]).stdout
+    reading = "import sys, pickle; own = pickle.load(sys.stdin.buffer); print(own.generate([]).content, *own.generate_stream([]))"
+    assert b"It rains It rains" == run([sys.executable, "-c", reading], input=pickled).stdout.strip()
