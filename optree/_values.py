@@ -286,6 +286,15 @@ def _builtins(value: object) -> object:
         return {"$repr": _repr(value), "$type": f"{type(value).__module__}.{type(value).__qualname__}"}
 
 
+def member(value: Any, name: str, default: Any = None) -> Any:
+    """Return a member of an object; *default* for none, or where its own code raises when it is asked."""
+    try:
+        return getattr(value, name, default)
+    except Exception as error:  # noqa: BLE001 - as above
+        pass_on(error)
+        return default
+
+
 def own_members(owner: Any) -> Mapping[str, Any]:
     """Return what a class or a module has itself, and not by a class above it."""
     return cast("Mapping[str, Any]", vars(owner))

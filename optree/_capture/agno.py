@@ -7,7 +7,6 @@ stream, as of functions that the program decorates. A run that failed raises not
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Mapping
 from inspect import isroutine
 from types import ModuleType
@@ -17,6 +16,7 @@ from optree._builder import Op, Turn
 from optree._capture.agno_models import plain
 from optree._capture.agno_tools import CANCELLED, RunPlace
 from optree._capture.hooks import Hook, IsOn
+from optree._messages import json_text
 from optree._nodes import Status
 from optree._tracing import context
 from optree._tracing.context import Holder, Scope
@@ -291,17 +291,13 @@ def _question(asked: Any) -> str | None:
         return asked
     if is_list(asked):
         found = [one if isinstance(one, str) else _content_of(one) for one in asked]
-        return next((one for one in reversed(found) if one is not None), None) or _json(asked)
-    return _content_of(asked) or _json(asked)
+        return next((one for one in reversed(found) if one is not None), None) or json_text(plain(asked))
+    return _content_of(asked) or json_text(plain(asked))
 
 
 def _content_of(message: Any) -> str | None:
     found = message.get("content") if is_object(message) else getattr(message, "content", None)
     return found if isinstance(found, str) else None
-
-
-def _json(value: Any) -> str:
-    return json.dumps(plain(value), default=text, ensure_ascii=False)
 
 
 def _instructions(runner: Any) -> str | None:

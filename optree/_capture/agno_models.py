@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import aclosing, closing
 from types import ModuleType
@@ -12,6 +11,7 @@ from typing import Any, Final
 from optree._capture.hooks import Hook, IsOn, await_within, run_within
 from optree._capture.nesting import FrameworkCall
 from optree._capture.observed import ended_by
+from optree._messages import json_text
 from optree._tracing.failures import class_of_error
 from optree._tracing.faults import guarded
 from optree._values import dumped, text
@@ -132,7 +132,7 @@ class _AgnoModelCall:
     def _add(self, answer: Any) -> None:
         content = answer.content
         if content is not None:
-            self._said += content if isinstance(content, str) else json.dumps(plain(content), default=text)
+            self._said += json_text(plain(content))
         self._thought += text(answer.reasoning_content or "")
         self._tool_calls += answer.tool_calls or []
         if (usage := answer.response_usage) is not None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
@@ -20,6 +19,7 @@ from typing import Any, Final, cast
 from optree._capture.hooks import Hook, IsOn, await_within, run_within
 from optree._capture.nesting import FrameworkCall, Nesting, given_instead, respond
 from optree._capture.observed import ClientCall, ended_by
+from optree._messages import json_text
 from optree._nodes import FROM_CACHE
 from optree._tracing import context
 from optree._tracing.failures import class_of_error
@@ -27,7 +27,7 @@ from optree._tracing.faults import guarded
 from optree._tracing.propagate import wrap
 from optree._tracing.recorded import CURRENT_REPLAY, Recorded, note_type
 from optree._tracing.scopes import OpScope
-from optree._values import dumped, is_list, is_object, own_members, text
+from optree._values import dumped, is_list, is_object, member, own_members, text
 
 _OWN: Final = "dspy."
 _AGENTS: Final = frozenset({"ReAct", "ReActV2", "CodeAct", "RLM", "Avatar"})
@@ -78,8 +78,10 @@ def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:
             found = frame.f_locals.get(call.name) or frame.f_globals.get(call.name)
         elif is_list(functions):
             found = next((one.func for one in functions if one.name == call.name), None)
-        else:
+        elif is_object(functions):
             found = functions.get(call.name)
+        else:
+            return executes(call, functions)
         if found is not None and not isinstance(found, kind) and is_on():
             found = _executed(call.name, found)
         return executes(call, {} if found is None else {call.name: found})
@@ -306,13 +308,18 @@ def _told(value: Any, depth: int = 0) -> Any:
     """Return a value with the members of examples, predictions and objects of pydantic's in their places."""
     if depth > _MOST_DEEP:
         return value
-    if hasattr(value, "toDict") and not isinstance(value, type):
-        return value.toDict()
-    if hasattr(value, "model_dump") and not isinstance(value, type):
-        return dumped(value.model_dump)
+    if (as_dict := _method(value, "toDict")) is not None:
+        return as_dict()
+    if (dump := _method(value, "model_dump")) is not None:
+        return dumped(dump)
     if is_object(value):
         return {name: _told(one, depth + 1) for name, one in value.items()}
     return [_told(one, depth + 1) for one in value] if is_list(value) else value
+
+
+def _method(value: Any, name: str) -> Any:
+    """Return an object's method; None without one, or where asking for it raises, as a class's own code may."""
+    return None if isinstance(value, type) else member(value, name)
 
 
 def _outputs(value: Any) -> Any:
@@ -326,7 +333,7 @@ def _question(asked: Mapping[str, Any]) -> str | None:
     only: Any = next(iter(asked.values())) if len(asked) == 1 else None
     if isinstance(only, str):
         return only
-    return json.dumps(_told(dict(asked)), default=text, ensure_ascii=False) if asked else None
+    return json_text(_told(dict(asked))) if asked else None
 
 
 class _DspyCall:

@@ -23,7 +23,7 @@ from optree._tracing import context
 from optree._tracing.faults import guarded
 from optree._tracing.recorded import CURRENT_REPLAY, exception_of, note_foreign
 from optree._tracing.scopes import OpScope
-from optree._values import foreign_type, is_list, own_members, text
+from optree._values import foreign_type, is_list, member, own_members, text
 
 _DEFAULT_AGENT: Final = "Agent"
 _HEX_ID: Final = 37
@@ -226,7 +226,7 @@ def _exited(id_: str, bound_args: Any = None, instance: Any = None, result: Any 
         else:
             _SPANS.end_call(id_, result)
     elif (scope := _SPANS.nesting.scope(id_)) is not None:
-        output = getattr(result, "tool_output", result)
+        output = member(result, "tool_output", result)
         if (op := scope.op) is not None and op.bare.kind == "tool" and scope.finish is not None and not is_list(output):
             _tool_ended(id_, op, output, is_awaited=result is None and parent in _SPANS.runs)
             return

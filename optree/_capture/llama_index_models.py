@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Final
@@ -11,6 +10,7 @@ from weakref import finalize, ref
 from optree._builder import Op
 from optree._capture.nesting import FrameworkCall
 from optree._capture.observed import TOLD, ended_by
+from optree._messages import json_text
 from optree._tracing.failures import class_of_error
 from optree._tracing.faults import guarded
 from optree._values import dumped, is_list, is_object, text
@@ -126,7 +126,7 @@ def _message(said: Any) -> dict[str, Any]:
     asked_for = [one for one in blocks if one.block_type == "tool_call"]
     content = [{"type": "text", "text": one.text} if one.block_type == "text" else _block(one) for one in blocks if one not in asked_for]
     calls = [
-        {"id": one.tool_call_id, "type": "function", "function": {"name": one.tool_name, "arguments": _as_json(one.tool_kwargs)}}
+        {"id": one.tool_call_id, "type": "function", "function": {"name": one.tool_name, "arguments": json_text(one.tool_kwargs)}}
         for one in asked_for
     ]
     found: dict[str, Any] = {
@@ -142,10 +142,6 @@ def _block(block: Any) -> dict[str, Any]:
     if block.block_type == "thinking":
         return {"type": "thinking", "thinking": block.content}
     return {"type": block.block_type, **{name: text(one) for name in ("url", "path", "title") if (one := getattr(block, name, None))}}
-
-
-def _as_json(arguments: Any) -> str:
-    return arguments if isinstance(arguments, str) else json.dumps(arguments, default=text, ensure_ascii=False)
 
 
 def _tools_of(offered: Any) -> Any:

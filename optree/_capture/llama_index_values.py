@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from optree._values import is_list, own_members, text
+from optree._messages import json_text
+from optree._values import is_list, member, own_members, text
 
 
 def is_event(value: Any) -> bool:
@@ -26,9 +26,9 @@ def output_of(result: Any) -> Any:
     if is_event(result):
         return output_of(result.result) if type(result).__name__ == "StopEvent" else _event_output(result)
     if is_list(result):
-        return [_node(one) if hasattr(one, "node") else one for one in result]
-    response = getattr(result, "response", None)
-    return response if isinstance(response, str) or hasattr(response, "model_dump") else result
+        return [_node(one) if member(one, "node") is not None else one for one in result]
+    response = member(result, "response")
+    return response if isinstance(response, str) or member(response, "model_dump") is not None else result
 
 
 def _event_output(event: Any) -> Any:
@@ -58,4 +58,4 @@ def question_of(event: Any) -> str | None:
         history = [one for one in said if getattr(one.role, "value", one.role) == "user"]
         return query_of(told["user_msg"] or (history[-1] if history else None))
     name, only = next(iter(told.items())) if len(told) == 1 else ("", None)
-    return f"{name}: {only}" if isinstance(only, str) else json.dumps(told, default=text, ensure_ascii=False) if told else None
+    return f"{name}: {only}" if isinstance(only, str) else json_text(told) if told else None

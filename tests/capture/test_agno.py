@@ -381,7 +381,7 @@ def test_a_run_that_waits_for_a_person(recording):
         ([Message(role="user", content="Hello"), Message(role="user", content="Weather?")], "Weather?"),
         ([{"role": "user", "content": "Weather?"}], "Weather?"),
         (Message(role="user", content="Weather?"), "Weather?"),
-        ({"city": "Athens"}, '{"city": "Athens"}'),
+        ({"city": "Athens"}, '{"city":"Athens"}'),
     ],
 )
 def test_what_is_asked(recording, asked, said):

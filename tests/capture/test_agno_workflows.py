@@ -144,3 +144,14 @@ def test_a_workflow_whose_stream_is_left(recording):
         (op.name, op.status) for op in ops_of(recording)
     ]
     assert optree.current_session() is None
+
+
+@pytest.mark.parametrize("kind", ["agent", "workflow"])
+def test_an_input_with_keys_that_are_no_texts(recording, kind):
+    """A run that is given a dict with keys that JSON does not have is a session that says what it was asked."""
+    given = {(1, 2): "Athens"}
+    if kind == "agent":
+        forecaster(scripted("It rains")).run(given)
+    else:
+        outlook(Step(name="look", executor=lambda _: "It rains")).run(given)
+    assert {"(1, 2)": "Athens"} == decode(recording.tree.session.turns[0].prompts["user"].encode())

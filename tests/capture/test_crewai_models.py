@@ -132,7 +132,7 @@ def test_a_model_whose_answer_is_an_object(recording):
 
     with optree.session("lead"):
         scripted(Forecast(rain=True)).call("Weather?", response_model=Forecast)
-    assert '{"rain": true}' == decode(calls_of(recording)[0].response.payload)["choices"][0]["message"]["content"]
+    assert '{"rain":true}' == decode(calls_of(recording)[0].response.payload)["choices"][0]["message"]["content"]
 
 
 @pytest.mark.captured(

@@ -437,3 +437,41 @@ def test_arguments_of_any_name(recording):
     assert {"program": "a", "node": "b", "args": "c"} == decode(recording.tree.session.turns[0].prompts["user"].encode())
     assert {"program": "a", "self_": "b", "kwargs": "c"} == decode(inner.request.payload)
     assert ({"function": "a", "name": "c"}, "a of c") == (decode(op.request.payload), decode(op.response.payload))
+
+
+class Router(dspy.Module):
+    """A program that asks nobody."""
+
+    def forward(self, grid):
+        """Return a route."""
+        return dspy.Prediction(route=str(len(grid)))
+
+
+class Hostile:
+    """An object whose members raise when they are asked for."""
+
+    def __getattr__(self, name):
+        raise RuntimeError(name)
+
+    def __len__(self):
+        return 1
+
+
+@pytest.mark.parametrize(
+    ("grid", "expected"),
+    [({(1, 2): "x"}, {"grid": {"(1, 2)": "x"}}), (Hostile(), {"$error", "$repr"})],
+    ids=["keys", "hostile"],
+)
+def test_inputs_that_json_does_not_hold(recording, grid, expected):
+    """A program that is given keys that are no texts, or an object whose members raise, is a session with what can be told of that."""
+    assert "1" == Router()(grid=grid).route
+    asked = decode(recording.tree.session.turns[0].prompts["user"].encode())
+    assert asked == expected if isinstance(grid, dict) else expected & set(asked["grid"])
+
+
+@pytest.mark.usefixtures("hooked")
+@pytest.mark.parametrize("functions", [(dspy.Tool(weather),), "weather"], ids=["tuple", "text"])
+def test_what_a_tool_is_not_found_in(functions):
+    """What DSPy looks for no tool in raises what DSPy raises for that."""
+    with pytest.raises(ValueError, match="Tool function 'weather' not found"):
+        dspy.ToolCalls.ToolCall(name="weather", args={"city": "Athens"}).execute(functions)

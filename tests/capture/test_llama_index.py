@@ -223,7 +223,7 @@ def test_a_workflow(recording):
 
     assert ["rain in Athens", "rain in Oslo", "rain in Rome"] == asyncio.run(running())
     session = recording.tree.session
-    assert ("Outlook", "ok", {"user": '{"cities": ["Athens", "Oslo", "Rome"]}'}) == (
+    assert ("Outlook", "ok", {"user": '{"cities":["Athens","Oslo","Rome"]}'}) == (
         session.agent_id, session.status, session.turns[0].prompts,
     )  # fmt: skip
     assert ["rain in Athens", "rain in Oslo", "rain in Rome"] == decode(session.final_report)
@@ -397,3 +397,28 @@ def test_runs_at_once(recording):
     names = sorted(name for city in ("Athens", "Oslo", "Rome", "Bern") for name in (city, f"{city} 1", f"{city} 2"))
     assert names == sorted(run.agent_id for run in runs)
     assert [(run.agent_id, 1) for run in runs] == [(run.turns[0].prompts["user"], run.totals.llm_requests) for run in runs]
+
+
+class Hostile:
+    """An object whose members raise when they are asked for."""
+
+    def __getattr__(self, name):
+        raise RuntimeError(name)
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+def test_values_that_json_does_not_hold(recording):
+    """A workflow is told of with keys that are no texts, and is ok with its step where members of its result raise."""
+
+    class Telling(Workflow):
+        @step
+        async def tell(self, ev: StartEvent) -> StopEvent:  # noqa: ARG002 - LlamaIndex asks for the annotation
+            return StopEvent(result=Hostile())
+
+    async def telling():
+        return await Telling().run(grid={(1, 2): "x"})
+
+    assert isinstance(asyncio.run(telling()), Hostile)
+    session = recording.tree.session
+    assert {"grid": {"(1, 2)": "x"}} == decode(session.turns[0].prompts["user"].encode())
+    assert ("ok", [("step tell", "ok")]) == (session.status, [(op.name, op.status) for op in ops_of(recording)])

@@ -129,7 +129,7 @@ def test_what_an_agent_asks_a_model(recording):
     asked = recording.tree.pool.resolve(decode(second.request.payload))
     assert ["system", "user", "assistant", "tool"] == [message["role"] for message in asked["messages"]]
     [wanted] = decode(first.response.payload)["choices"][0]["message"]["tool_calls"]
-    assert ("call-1", {"name": "weather", "arguments": '{"city": "Athens"}'}) == (wanted["id"], wanted["function"])
+    assert ("call-1", {"name": "weather", "arguments": '{"city":"Athens"}'}) == (wanted["id"], wanted["function"])
     assert ("call-1", "rain in Athens") == (asked["messages"][3]["tool_call_id"], asked["messages"][3]["content"])
     assert [wanted] == asked["messages"][2]["tool_calls"]
     assert "weather" == decode(first.request.payload)["tools"][0]["function"]["name"]
