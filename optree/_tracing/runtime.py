@@ -113,8 +113,7 @@ class Runtime:
         session = self._resumed(resume, agent, attributes, named=none) if resume else self._opened(txn, agent, attributes)
         if (console := self.consoles.get(session.txn)) is not None:
             console.look_in(session.builder.core)
-        if holder is not None:
-            self.holders[session.txn] = holder
+        self.holders |= {} if holder is None else {session.txn: holder}
         self.sessions[session.txn] = session
         return session
 
@@ -364,25 +363,26 @@ class Runtime:
 
     def _leave_idle(self) -> None:
         """Close the sessions of other processes that nothing was begun in for longest, and nothing is open in."""
-        for txn, nodes in idle_sessions(self._joined, self.stores)[:-IDLE_SESSIONS]:
-            for node in nodes:
-                del self._joined[node]
-            self._leave(txn)
+        idle = idle_sessions(self._joined, self.stores)[:-IDLE_SESSIONS]
+        for node in [node for _, nodes in idle for node in nodes]:
+            del self._joined[node]
+        self._leave([txn for txn, _ in idle])
 
-    def _leave(self, txn: str) -> None:
-        """Close a session in which nothing is open."""
+    def _leave(self, txns: list[str]) -> None:
+        """Close sessions in which nothing is open."""
         self.past.update(counts_of(self.leaving.take(), []))
-        store, consoles = self.stores[txn], [self.consoles.pop(txn)] if txn in self.consoles else []
-        store.journal.sync_later()  # while a flush still finds it
-        self.leaving.add(store)
-        del self.stores[txn]
-        self.mirroring.forget(txn)
-        self.past.update(counts_of([], consoles))
-        self.problems.keep_of(store)
-        store.report = self.problems.report
-        for console in consoles:
-            console.close()
-        self.leaving.close(store, self._close_left)
+        for txn in txns:
+            store, consoles = self.stores[txn], [self.consoles.pop(txn)] if txn in self.consoles else []
+            store.journal.sync_later()  # while a flush still finds it
+            self.leaving.add(store)
+            del self.stores[txn]
+            self.mirroring.forget(txn)
+            self.past.update(counts_of([], consoles))
+            self.problems.keep_of(store)
+            store.report = self.problems.report
+            for console in consoles:
+                console.close()
+            self.leaving.close(store, self._close_left)
 
     def _close_left(self, store: SessionStore) -> None:
         self._guarded(store.close)
