@@ -38,8 +38,7 @@ _COUNTS: Final = {
     "cache_read_tokens": "read", "cache_read_input_tokens": "read", "cached_tokens": "read", "cached_input_tokens": "read",
     "cached_prompt_tokens": "read", "cached_content_token_count": "read", "prompt_cache_hit_tokens": "read",
     "cache_write_tokens": "written", "cache_write_input_tokens": "written", "cache_creation_tokens": "written",
-    "cache_creation_input_tokens": "written",
-    "reasoning_tokens": "reasoning", "reasoning_output_tokens": "reasoning",
+    "cache_creation_input_tokens": "written", "reasoning_tokens": "reasoning", "reasoning_output_tokens": "reasoning",
     "thoughts_token_count": "thoughts", "total_tokens": "total", "total_token_count": "total", "prompt_cache_miss_tokens": "missed",
 }  # fmt: skip
 """Counts by their names in usages, in snake case; camel case means the same."""
@@ -319,7 +318,8 @@ def _gather(block: Mapping[str, Any], figures: _Figures, depth: int) -> None:
     names, kinds = tuple(block), tuple(map(type, block.values()))
     try:
         shape = (_shape if block is given else _shape.__wrapped__)(names, kinds)  # kept for short names that were met before
-    except TypeError:  # a class that cannot be hashed
+    except TypeError as error:  # a class that cannot be hashed
+        pass_on(error)
         shape = _shape.__wrapped__(names, kinds)
     if depth < _DEPTH:
         tier = None if shape.tier is None else block[shape.tier]
