@@ -202,15 +202,18 @@ async def critic(client: httpx.AsyncClient, reports: list[str]) -> str:
         return await ask(client, transcript, "advice", lambda: "Give one piece of advice in one sentence.")
 
 
-async def delegate(client: httpx.AsyncClient, topic: Topic, transcript: Transcript) -> str:
-    """A reader's report, entered into the lead's transcript as soon as it is there."""
-    step = f"report on {topic.word}"
-    finished = transcript.result_of(step)
-    if finished is not None:
-        return finished
-    text = await reader(client, topic)
-    transcript.add({"role": "user", "content": f"Report on {topic.subject}: {text}", "name": step})
-    return text
+def step_of(topic: Topic) -> str:
+    """The step of the lead's that a reader's report is."""
+    return f"report on {topic.word}"
+
+
+async def research(client: httpx.AsyncClient, transcript: Transcript) -> list[str]:
+    """The reports of readers that work at the same time, entered in that order: a replay asks the same each time."""
+    left = [topic for topic in TOPICS if transcript.result_of(step_of(topic)) is None]
+    readers = [asyncio.create_task(reader(client, topic)) for topic in left]
+    for topic, working in zip(left, readers, strict=True):
+        transcript.add({"role": "user", "content": f"Report on {topic.subject}: {await working}", "name": step_of(topic)})
+    return [transcript.result_of(step_of(topic)) or "" for topic in TOPICS]
 
 
 async def lead(client: httpx.AsyncClient, question: str) -> str:
@@ -222,7 +225,7 @@ async def lead(client: httpx.AsyncClient, question: str) -> str:
         transcript = Transcript(session, "You lead a small team that studies a software project.")
         await ask(client, transcript, "plan", lambda: plan)
         with optree.turn(user="research"):
-            reports = await asyncio.gather(*(delegate(client, topic, transcript) for topic in TOPICS))
+            reports = await research(client, transcript)
             if transcript.result_of("critique") is None:
                 critique = await critic(client, reports)
                 transcript.add({"role": "user", "content": f"Advice of the critic: {critique}", "name": "critique"})
