@@ -12,7 +12,6 @@ from agno.models.response import ModelResponse
 from agno.team import Team
 
 import optree
-from optree._tree import walk_ops, walk_sessions
 
 MARKS = [pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]  # Agno's asynchronous clients are never closed
 
@@ -123,21 +122,6 @@ async def _awaited(runner, asked):
     found = await runner.arun(asked)
     assert optree.current_session() is None
     return found.content
-
-
-def ops_of(recording, *names):
-    """Return the ops that were recorded, those of some names if any are given."""
-    return [op for _, _, op in walk_ops(recording.tree) if not names or op.name in names]
-
-
-def calls_of(recording):
-    """Return the calls of models."""
-    return [op for op in ops_of(recording) if op.kind == "llm"]
-
-
-def paths_of(recording):
-    """Return the agents of all sessions."""
-    return [session.call_path for session in walk_sessions(recording.tree)]
 
 
 def roots_of(recording):

@@ -12,7 +12,6 @@ from crewai.tools import tool
 from pydantic import Field
 
 import optree
-from optree._tree import walk_ops, walk_sessions
 from tests.capture.provider import Reply
 
 MARKS = [
@@ -102,18 +101,3 @@ def crew_of(model, *tools, name="meteo", **more):
 def ask(crew, city="Athens"):
     """Run a crew."""
     return crew.kickoff({"city": city}).raw
-
-
-def ops_of(recording, *names):
-    """Return the ops that were recorded, those of some names if any are given."""
-    return [op for _, _, op in walk_ops(recording.tree) if not names or op.name in names]
-
-
-def calls_of(recording):
-    """Return the calls of models."""
-    return [op for op in ops_of(recording) if op.kind == "llm"]
-
-
-def paths_of(recording):
-    """Return the agents of all sessions."""
-    return [session.call_path for session in walk_sessions(recording.tree)]

@@ -13,7 +13,6 @@ from llama_index.llms.openai import OpenAI
 
 import optree
 from optree._capture.llama_index import _SPANS
-from optree._tree import walk_ops, walk_sessions
 from tests.capture.calls import USAGE
 from tests.capture.provider import Reply, events
 
@@ -146,18 +145,3 @@ def engine_of(model, **more):
     """Return what answers questions by one document."""
     documents = [Document(text="Athens is rainy", metadata={"page": 1})]
     return VectorStoreIndex.from_documents(documents, embed_model=MockEmbedding(embed_dim=2)).as_query_engine(llm=model, **more)
-
-
-def ops_of(recording, *names):
-    """Return the ops that were recorded, those of some names if any are given."""
-    return [op for _, _, op in walk_ops(recording.tree) if not names or op.name in names]
-
-
-def calls_of(recording):
-    """Return the calls of models."""
-    return [op for op in ops_of(recording) if op.kind == "llm"]
-
-
-def paths_of(recording):
-    """Return the agents of all sessions."""
-    return [session.call_path for session in walk_sessions(recording.tree)]

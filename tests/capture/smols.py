@@ -10,7 +10,6 @@ from smolagents.models import ChatMessageStreamDelta, ChatMessageToolCall, ChatM
 from smolagents.monitoring import TokenUsage
 
 import optree
-from optree._tree import walk_ops, walk_sessions
 from tests.capture.provider import Reply
 
 USAGE = {"prompt_tokens": 12, "completion_tokens": 5, "total_tokens": 17, "prompt_tokens_details": {"cached_tokens": 4},
@@ -115,18 +114,3 @@ def calling(model, *tools, name="forecaster", **more):
 def coding(model, *tools, name="coder", **more):
     """Return an agent that writes code."""
     return CodeAgent(list(tools), model, name=name, description="Writes code", verbosity_level=LogLevel.OFF, **more)
-
-
-def ops_of(recording, *names):
-    """Return the ops that were recorded, those of some names if any are given."""
-    return [op for _, _, op in walk_ops(recording.tree) if not names or op.name in names]
-
-
-def calls_of(recording):
-    """Return the calls of models."""
-    return [op for op in ops_of(recording) if op.kind == "llm"]
-
-
-def paths_of(recording):
-    """Return the agents of all sessions."""
-    return [session.call_path for session in walk_sessions(recording.tree)]

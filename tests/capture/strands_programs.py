@@ -9,8 +9,9 @@ from strands.models.openai import OpenAIModel
 from strands.multiagent import GraphBuilder
 
 import optree
-from optree._tree import walk_ops, walk_sessions
+from optree._tree import walk_sessions
 from tests.capture.provider import events
+from tests.capture.recordings import ops_of
 
 _CHUNK = {"id": "chat-1", "object": "chat.completion.chunk", "created": 1, "model": "gpt-5-2026"}
 _USAGE = {"prompt_tokens": 12, "completion_tokens": 5, "total_tokens": 17, "prompt_tokens_details": {"cached_tokens": 4},
@@ -145,21 +146,6 @@ def ask(made, question="Weather?", way="__call__"):
     if way == "invoke_async":
         return str(asyncio.run(made.invoke_async(question))).removesuffix("\n")
     return "".join(asyncio.run(texts(made.stream_async(question))))
-
-
-def ops_of(recording, *names):
-    """Return the ops that were recorded, those of some names if any are given."""
-    return [op for _, _, op in walk_ops(recording.tree) if not names or op.name in names]
-
-
-def calls_of(recording):
-    """Return the calls of models."""
-    return [op for op in ops_of(recording) if op.kind == "llm"]
-
-
-def paths_of(recording):
-    """Return the agents of all sessions."""
-    return [session.call_path for session in walk_sessions(recording.tree)]
 
 
 def outcome_of(recording):

@@ -22,23 +22,9 @@ import optree
 from optree._nodes import Tokens
 from optree._tree import walk_sessions
 from optree._values import decode
-from tests.capture.agno_programs import (
-    ASKS,
-    MARKS,
-    WAYS,
-    asks_for,
-    broken,
-    calls_of,
-    desk_of,
-    forecaster,
-    ops_of,
-    paths_of,
-    roots_of,
-    scripted,
-    served_by,
-    weather,
-)
+from tests.capture.agno_programs import ASKS, MARKS, WAYS, asks_for, broken, desk_of, forecaster, roots_of, scripted, served_by, weather
 from tests.capture.calls import CHAT, CHAT_EVENTS, CHAT_TOOL
+from tests.capture.recordings import calls_of, ops_of, paths_of
 
 pytestmark = MARKS
 

@@ -21,24 +21,11 @@ from optree._nodes import REPLAY_OF, Tokens
 from optree._tree import walk_ops
 from optree._values import decode
 from optree.testing import capture, replay
-from tests.capture.agno_programs import (
-    ASKS,
-    MARKS,
-    WAYS,
-    Scripted,
-    asks_for,
-    broken,
-    calls_of,
-    desk_of,
-    forecaster,
-    ops_of,
-    scripted,
-    served_by,
-    weather,
-)
+from tests.capture.agno_programs import ASKS, MARKS, WAYS, Scripted, asks_for, broken, desk_of, forecaster, scripted, served_by, weather
 from tests.capture.calls import CHAT, CHAT_EVENTS, CHAT_TOOL, RESPONSE
 from tests.capture.conftest import outcome, survives, with_hooks
 from tests.capture.provider import Reply
+from tests.capture.recordings import calls_of, ops_of
 
 pytestmark = MARKS
 REFUSED = Reply({"error": {"message": "no such model"}}, status=404)

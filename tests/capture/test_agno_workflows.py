@@ -14,7 +14,8 @@ from agno.workflow.types import HumanReview, StepInput, StepOutput
 import optree
 from optree._tree import walk_sessions
 from optree._values import decode
-from tests.capture.agno_programs import MARKS, calls_of, forecaster, ops_of, paths_of, read, scripted
+from tests.capture.agno_programs import MARKS, forecaster, read, scripted
+from tests.capture.recordings import calls_of, ops_of, paths_of
 
 pytestmark = MARKS
 

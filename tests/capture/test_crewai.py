@@ -31,16 +31,14 @@ from tests.capture.crews import (  # noqa: F401 - model_of_crewai is a fixture
     MARKS,
     ask,
     broken,
-    calls_of,
     crew_of,
     forecaster,
     model_of_crewai,
-    ops_of,
-    paths_of,
     scripted,
     task_of,
     weather,
 )
+from tests.capture.recordings import calls_of, ops_of, paths_of
 
 pytestmark = MARKS
 

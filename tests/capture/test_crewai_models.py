@@ -34,15 +34,14 @@ from tests.capture.crews import (  # noqa: F401 - model_of_crewai is a fixture
     Scripted,
     ask,
     broken,
-    calls_of,
     crew_of,
     model_of_crewai,
-    ops_of,
     scripted,
     served_by,
     weather,
 )
 from tests.capture.provider import Reply
+from tests.capture.recordings import calls_of, ops_of
 
 pytestmark = MARKS
 

@@ -29,14 +29,12 @@ from tests.capture.dspy_programs import (  # noqa: F401 - model_of_dspy is a fix
     MARKS,
     Outlook,
     broken,
-    calls_of,
     forecaster,
     model_of_dspy,
-    ops_of,
-    paths_of,
     scripted,
     weather,
 )
+from tests.capture.recordings import calls_of, ops_of, paths_of
 
 pytestmark = MARKS
 TELL = dspy.ChainOfThought("question -> answer")

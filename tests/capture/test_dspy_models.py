@@ -30,15 +30,14 @@ from tests.capture.dspy_programs import (  # noqa: F401 - model_of_dspy is a fix
     LOOK_AND_TELL,
     MARKS,
     broken,
-    calls_of,
     forecaster,
     model_of_dspy,
-    ops_of,
     scripted,
     served_by,
     weather,
 )
 from tests.capture.provider import EVENTS, Reply, events
+from tests.capture.recordings import calls_of, ops_of
 
 pytestmark = MARKS
 TELL = dspy.Predict("question -> answer")

@@ -35,6 +35,7 @@ from optree.testing import capture
 from tests.capture.calls import CHAT, CHAT_EVENTS, CHAT_TOOL
 from tests.capture.conftest import outcome, survives, with_hooks
 from tests.capture.provider import Reply
+from tests.capture.recordings import calls_of, ops_of
 
 REFUSED = Reply({"error": {"message": "no such model"}}, status=404)
 SPENT = {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5}
@@ -80,16 +81,6 @@ def forecaster(model, *tools, **more):
 def ask(graph, question="Weather?", **more):
     """Ask a graph."""
     return graph.invoke({"messages": [("user", question)]}, **more)["messages"][-1].content
-
-
-def ops_of(recording, *names):
-    """Return the ops that were recorded, those of some names if any are given."""
-    return [op for _, _, op in walk_ops(recording.tree) if not names or op.name in names]
-
-
-def calls_of(recording):
-    """Return the calls of models."""
-    return [op for op in ops_of(recording) if op.kind == "llm"]
 
 
 @pytest.mark.captured("langgraph", "graphs", "tools", added="one line", checks=("agents", "calls", "tokens"))

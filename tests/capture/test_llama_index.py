@@ -32,15 +32,13 @@ from tests.capture.llamas import (  # noqa: F401 - two are fixtures
     asks_for,
     broken,
     call,
-    calls_of,
     forecaster,
     model_of_llama_index,
     nothing_is_left,
-    ops_of,
-    paths_of,
     scripted,
     weather,
 )
+from tests.capture.recordings import calls_of, ops_of, paths_of
 
 pytestmark = MARKS
 

@@ -27,10 +27,10 @@ from tests.capture.llamas import (  # noqa: F401 - two are fixtures
     forecaster,
     model_of_llama_index,
     nothing_is_left,
-    ops_of,
     scripted,
 )
 from tests.capture.provider import EVENTS, Reply
+from tests.capture.recordings import ops_of
 
 pytestmark = MARKS
 

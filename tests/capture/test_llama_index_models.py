@@ -37,16 +37,15 @@ from tests.capture.llamas import (  # noqa: F401 - model_of_llama_index is a fix
     ask,
     broken,
     call,
-    calls_of,
     engine_of,
     forecaster,
     model_of_llama_index,
-    ops_of,
     scripted,
     served_by,
     weather,
 )
 from tests.capture.provider import Reply
+from tests.capture.recordings import calls_of, ops_of
 
 pytestmark = MARKS
 METHODS = ["chat", "stream_chat", "achat", "astream_chat", "complete", "stream_complete", "acomplete", "astream_complete"]

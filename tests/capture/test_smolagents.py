@@ -20,6 +20,7 @@ import optree
 from optree._nodes import Tokens
 from optree._tree import walk_sessions
 from optree._values import decode
+from tests.capture.recordings import calls_of, ops_of, paths_of
 from tests.capture.smols import (  # noqa: F401 - model_of_smolagents is a fixture
     ANSWER,
     CODE,
@@ -31,11 +32,8 @@ from tests.capture.smols import (  # noqa: F401 - model_of_smolagents is a fixtu
     broken,
     calling,
     calls,
-    calls_of,
     coding,
     model_of_smolagents,
-    ops_of,
-    paths_of,
     says,
     weather,
 )

@@ -34,6 +34,7 @@ from optree._values import decode
 from optree.testing import capture, replay
 from tests.capture.conftest import outcome, with_hooks, wrap
 from tests.capture.provider import Reply, events
+from tests.capture.recordings import calls_of, ops_of
 from tests.capture.smols import (  # noqa: F401 - model_of_smolagents is a fixture
     ANSWER,
     CODE,
@@ -45,10 +46,8 @@ from tests.capture.smols import (  # noqa: F401 - model_of_smolagents is a fixtu
     broken,
     calling,
     calls,
-    calls_of,
     coding,
     model_of_smolagents,
-    ops_of,
     says,
     served_by,
     weather,

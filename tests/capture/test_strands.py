@@ -27,23 +27,8 @@ from optree._capture.program import program_name
 from optree._nodes import Tokens
 from optree._tree import walk_sessions
 from optree._values import decode
-from tests.capture.strands_programs import (
-    ASKS,
-    CALL,
-    RAINS,
-    Scripted,
-    agent,
-    ask,
-    asks,
-    calls_of,
-    graph_of,
-    ops_of,
-    outcome_of,
-    paths_of,
-    says,
-    served_by,
-    weather,
-)
+from tests.capture.recordings import calls_of, ops_of, paths_of
+from tests.capture.strands_programs import ASKS, CALL, RAINS, Scripted, agent, ask, asks, graph_of, outcome_of, says, served_by, weather
 
 WAYS = ["__call__", "invoke_async", "stream_async"]
 

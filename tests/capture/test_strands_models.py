@@ -31,22 +31,8 @@ from optree.testing import capture
 from tests.capture.calls import CHAT
 from tests.capture.conftest import outcome, survives, twice, with_hooks
 from tests.capture.provider import AWS_EVENTS, Reply, aws_event
-from tests.capture.strands_programs import (
-    ASKS,
-    CALL,
-    RAINS,
-    Scripted,
-    agent,
-    ask,
-    asks,
-    broken,
-    calls_of,
-    graph_of,
-    ops_of,
-    says,
-    served_by,
-    weather,
-)
+from tests.capture.recordings import calls_of, ops_of
+from tests.capture.strands_programs import ASKS, CALL, RAINS, Scripted, agent, ask, asks, broken, graph_of, says, served_by, weather
 
 REFUSED = Reply({"error": {"message": "no such model", "code": "model_not_found"}}, status=404)
 LIMITED = Reply({"error": {"message": "slow down", "code": "rate_limit_exceeded"}}, status=429)

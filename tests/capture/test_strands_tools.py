@@ -23,21 +23,8 @@ from strands.tools.mcp import MCPClient
 import optree
 from optree._capture.program import program_name
 from optree._values import decode
-from tests.capture.strands_programs import (
-    ASKS,
-    CALL,
-    RAINS,
-    Scripted,
-    agent,
-    ask,
-    asks,
-    broken,
-    calls_of,
-    ops_of,
-    outcome_of,
-    served_by,
-    weather,
-)
+from tests.capture.recordings import calls_of, ops_of
+from tests.capture.strands_programs import ASKS, CALL, RAINS, Scripted, agent, ask, asks, broken, outcome_of, served_by, weather
 
 
 def test_tools_have_arguments_and_results(recording, provider):
