@@ -21,6 +21,7 @@ from smolagents.models import ChatMessageStreamDelta
 import optree
 from tests.capture import agno_programs, dspy_programs, llamas, smols, strands_programs
 from tests.capture.calls import CHAT
+from tests.capture.recordings import calls_of
 
 pytestmark = dspy_programs.MARKS
 
@@ -154,7 +155,7 @@ def test_a_model_of_another_framework(recording, provider, router, other):
         assert "It rains" == ROUTERS[router](lambda: OTHERS[other](provider))
         assert "It rains" == OTHERS[other](provider)
     name = NAMES.get(other, "openai-compatible:gpt-5")
-    assert [name, name] == [op.name for op in smols.calls_of(recording)]
+    assert [name, name] == [op.name for op in calls_of(recording)]
     assert 2 == session.totals.llm_requests
 
 
@@ -168,7 +169,7 @@ def test_a_stream_that_asks_another_framework(recording, provider, router, other
             for again in STREAMS[router](lambda: OTHERS[other](provider)):
                 assert ("It rains", "It rains", "It rains") == (said, again, OTHERS[other](provider))
     name = NAMES.get(other, "openai-compatible:gpt-5")
-    assert [name] * 3 == [op.name for op in smols.calls_of(recording)]
+    assert [name] * 3 == [op.name for op in calls_of(recording)]
     assert 3 == session.totals.llm_requests
 
 
@@ -181,5 +182,5 @@ def test_a_tool_that_a_model_calls(recording):
 
     with optree.session("lead") as session, optree.turn(user="Weather?"):
         assert "It rains" == ROUTERS["llama_index"](asks)
-    assert {"own", "dummy"} == {op.name for op in smols.calls_of(recording)}
+    assert {"own", "dummy"} == {op.name for op in calls_of(recording)}
     assert (2, 3) == (session.totals.llm_requests, session.totals.input_tokens)
