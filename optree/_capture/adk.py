@@ -15,12 +15,12 @@ from weakref import WeakKeyDictionary
 
 from optree._builder import Op, Turn
 from optree._capture.hooks import Hook, IsOn, Watch, await_within, read_within
-from optree._capture.nesting import LEFT, FrameworkCall, Nesting
-from optree._capture.observed import ended_by, one_client_call
+from optree._capture.nesting import LEFT, Ending, FrameworkCall, Nesting
+from optree._capture.observed import one_client_call
 from optree._nodes import Status
 from optree._tracing import context
 from optree._tracing.context import Holder, Scope
-from optree._tracing.failures import class_of_error, class_of_raised, class_of_text, error_attributes
+from optree._tracing.failures import class_of_raised, class_of_text, error_attributes
 from optree._tracing.faults import guarded
 from optree._tracing.handles import Session
 from optree._tracing.recorded import CURRENT_REPLAY, note_foreign, note_type
@@ -409,15 +409,15 @@ class _AdkModelCall:
         call, answer = self._call, None
         if call is None:
             return
-        status, said = ("ok", None) if isinstance(error, GeneratorExit) and self._parts else ended_by(error)
-        call.failure = class_of_error(error)
+        error = None if isinstance(error, GeneratorExit) and self._parts else error
+        how: Ending | None = None
         try:
             if self._begin() is not None:
                 answer = self._answer()
-                if status == "ok" and self._refusal is not None:
-                    status, said, call.failure = "failed", redact(self._refusal), class_of_text(self._refusal)
+                if error is None and self._refusal is not None:
+                    how = ("failed", redact(self._refusal), class_of_text(self._refusal))
         finally:
-            call.end(answer, status, said)
+            call.end(answer, error, how)
 
     def _answer(self) -> dict[str, Any] | None:
         """Return it as Gemini gives it."""

@@ -9,10 +9,8 @@ from types import ModuleType
 from typing import Any, Final
 
 from optree._capture.hooks import Hook, IsOn, await_within, run_within
-from optree._capture.nesting import FrameworkCall
-from optree._capture.observed import ended_by
+from optree._capture.nesting import FrameworkCall, chat_answer
 from optree._messages import json_text
-from optree._tracing.failures import class_of_error
 from optree._tracing.faults import guarded
 from optree._values import dumped, text
 
@@ -163,8 +161,7 @@ class _AgnoModelCall:
             if self._op() is not None and error is None:
                 found = self._answer()
         finally:
-            call.failure = class_of_error(error)
-            call.end(found, *ended_by(error))
+            call.end(found, error)
 
     def _answer(self) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": self._said or None}
@@ -172,9 +169,7 @@ class _AgnoModelCall:
             message["reasoning_content"] = self._thought
         if self._tool_calls:
             message["tool_calls"] = self._tool_calls
-        usage = {"usage": self._usage} if self._usage else {}
-        choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if self._tool_calls else "stop"}
-        return {"model": self._model.id, "choices": [choice], **usage}
+        return chat_answer(self._model.id, [message], self._usage)
 
 
 def _message(sent: Any) -> dict[str, Any]:

@@ -15,13 +15,11 @@ from typing import Any, Final, cast
 
 from optree._builder import Op
 from optree._capture.hooks import Hook, IsOn, LastIsOn, await_within, run_within
-from optree._capture.nesting import FrameworkCall, Nesting, arguments_of, given_here, given_instead, note_run, respond
-from optree._capture.observed import ended_by
+from optree._capture.nesting import FrameworkCall, Nesting, arguments_of, chat_answer, given_here, given_instead, note_run, respond
 from optree._capture.program import asked_last, program_name
 from optree._messages import json_text
 from optree._nodes import FROM_CACHE, OpKind
 from optree._tracing import context
-from optree._tracing.failures import class_of_error
 from optree._tracing.faults import guarded
 from optree._tracing.recorded import CURRENT_REPLAY, Recorded
 from optree._tracing.scopes import OpScope
@@ -440,11 +438,8 @@ class _CrewModelCall:
             return
         found = None
         if self._op() is not None and error is None:
-            usage = {"usage": self.usage} if self.usage else {}
-            choice = {"index": 0, "message": _answer(answer), "finish_reason": self._finish or "stop"}
-            found = {"model": self.model.model, "choices": [choice], **usage}
-        call.failure = class_of_error(error)
-        call.end(found, *ended_by(error))
+            found = chat_answer(self.model.model, [_answer(answer)], self.usage, self._finish)
+        call.end(found, error)
 
 
 _call: ContextVar[_CrewModelCall | None] = ContextVar("optree_crewai_call", default=None)

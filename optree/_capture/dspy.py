@@ -17,12 +17,11 @@ from types import ModuleType
 from typing import Any, Final, cast
 
 from optree._capture.hooks import Hook, IsOn, await_within, run_within
-from optree._capture.nesting import FrameworkCall, Nesting, given_instead, respond
-from optree._capture.observed import ClientCall, ended_by
+from optree._capture.nesting import FrameworkCall, Nesting, chat_answer, given_instead, respond
+from optree._capture.observed import ClientCall
 from optree._messages import json_text
 from optree._nodes import FROM_CACHE
 from optree._tracing import context
-from optree._tracing.failures import class_of_error
 from optree._tracing.faults import guarded
 from optree._tracing.propagate import wrap
 from optree._tracing.recorded import CURRENT_REPLAY, Recorded, note_type
@@ -378,8 +377,7 @@ class _DspyCall:
             if getattr(self.result, "cache_hit", False):
                 op.log(FROM_CACHE)
                 op.account(input_tokens=0, output_tokens=0, cost_usd=0.0)
-        call.failure = class_of_error(error)
-        call.end(answer, *ended_by(error))
+        call.end(answer, error)
 
     def _begun(self, call: FrameworkCall) -> Any:
         """Return the op of a call that is not seen on the wire."""
@@ -392,9 +390,7 @@ class _DspyCall:
     def _answer(self, value: Any) -> dict[str, Any]:
         """Return what came as an answer of OpenAI's chat."""
         outputs = getattr(self.result, "outputs", value)
-        usage = getattr(self.result, "usage", None)
-        choices = [{"index": at, "message": _message(one), "finish_reason": "stop"} for at, one in enumerate(outputs)]
-        return {"model": self.model.model, "choices": choices, **({"usage": _told(usage)} if usage else {})}
+        return chat_answer(self.model.model, map(_message, outputs), _told(getattr(self.result, "usage", None)))
 
 
 _call: ContextVar[_DspyCall | None] = ContextVar("optree_dspy_call", default=None)

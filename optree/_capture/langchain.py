@@ -20,7 +20,6 @@ from optree._capture.nesting import OUTSIDE, PLACE, FrameworkCall, Nesting, give
 from optree._capture.observed import ended_by
 from optree._capture.program import program_name
 from optree._tracing import context
-from optree._tracing.failures import class_of_error
 from optree._tracing.faults import guarded
 from optree._tracing.recorded import CURRENT_REPLAY, Recorded, note_foreign
 from optree._tracing.scopes import OpScope
@@ -172,8 +171,7 @@ def _call_ended(run_id: Any, answer: Any, error: Any) -> None:
             call.op()
     finally:
         if call is not None:
-            call.call.failure = class_of_error(error)
-            call.call.end(answer, *(("ok", None) if _is_left_in_order(error) else ended_by(error)))
+            call.call.end(answer, None if _is_left_in_order(error) else error)
         _RUNS.nesting.end(run_id)
 
 

@@ -8,10 +8,9 @@ from typing import Any, Final
 from weakref import finalize, ref
 
 from optree._builder import Op
-from optree._capture.nesting import FrameworkCall
-from optree._capture.observed import TOLD, ended_by
+from optree._capture.nesting import FrameworkCall, chat_answer
+from optree._capture.observed import TOLD
 from optree._messages import json_text
-from optree._tracing.failures import class_of_error
 from optree._tracing.faults import guarded
 from optree._values import dumped, is_list, is_object, text
 
@@ -105,11 +104,9 @@ class LlamaIndexCall:
             if self._op() is not None and answer is not None:
                 told = getattr(answer, "message", None)
                 said = {"role": "assistant", "content": text(answer.text)} if told is None else _message(told)
-                choice = {"index": 0, "message": said, "finish_reason": "tool_calls" if said.get("tool_calls") else "stop"}
-                found = {"model": self._name, "choices": [choice], **_usage(answer)}
+                found = chat_answer(self._name, [said]) | _usage(answer)
         finally:
-            self.call.failure = class_of_error(error)
-            self.call.end(found, *ended_by(error))
+            self.call.end(found, error)
 
 
 _call: ContextVar[LlamaIndexCall | None] = ContextVar("optree_llama_index_call", default=None)

@@ -7,7 +7,7 @@ A framework may end a node in another context than it began it in, or never: so 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Final
 from weakref import ref
 
@@ -33,6 +33,8 @@ from optree.redaction import redact
 _MOST_OPEN: Final = 10_000
 """Nodes of one framework; of more, those that were begun first are ended: they never will be."""
 _TURN: Final = "turn"
+Ending = tuple[Status, str | None, FailureClass | None]
+"""How a call ended: its status, its error, and the class of that."""
 LEFT: Final[tuple[Status, str]] = ("cancelled", "what it was part of has ended")
 """How a node ends that was left open."""
 
@@ -291,6 +293,13 @@ def arguments_of(sent: Any) -> dict[str, Any]:
     return told if is_object(told) else {} if told is None else {"input": told}
 
 
+def chat_answer(model: Any, messages: Iterable[Any], usage: Any = None, finish: str | None = None) -> dict[str, Any]:
+    """Return an answer as OpenAI's chat completions have it, with what a framework tells of it."""
+    more = {} if finish is None else {"finish_reason": finish}
+    choices = [{"index": at, "message": message, **more} for at, message in enumerate(messages)]
+    return {"model": model, "choices": choices, **({"usage": usage} if usage else {})}
+
+
 class _JoinedAnswer(JoinedAnswer):
     """An answer, as a framework gives it, to an op of the program's."""
 
@@ -311,7 +320,6 @@ class FrameworkCall(ToldCall):
         self._began = now_ms()
         self._op: Op | None = None
         self._is_own = True
-        self.failure: FailureClass | None = None
         self._is_running = is_running
         self.goes_on()
 
@@ -348,8 +356,8 @@ class FrameworkCall(ToldCall):
         return where.session.builder.begin_op("llm", name, turn=where.turn, parent=where.op, attributes=known, at=self._began)
 
     @guarded
-    def end(self, answer: Any = None, status: Status = "ok", error: str | None = None) -> None:
-        """End its op, if it has one of its own, with what came."""
+    def end(self, answer: Any = None, error: BaseException | None = None, how: Ending | None = None) -> None:
+        """End its op, if it has one of its own, with what came: as *how* says, or else as the exception does."""
         self.leaves()
         self.is_seen, op = True, self._op
         if op is None:
@@ -357,5 +365,6 @@ class FrameworkCall(ToldCall):
         if answer is not None:
             (ModelResult if self._is_own else _JoinedAnswer)(op).returned(answer)
         if self._is_own:
-            op.end(status, error, **error_attributes(self.failure if status == "failed" else None))
+            status, said, why = how or (*ended_by(error), class_of_error(error))
+            op.end(status, said, **error_attributes(why if status == "failed" else None))
             PROGRAM.answered(op)

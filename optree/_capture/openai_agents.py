@@ -16,7 +16,7 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from optree._capture.hooks import Hook, IsOn, await_within
-from optree._capture.nesting import FrameworkCall, Nesting, arguments_of, given_here, respond
+from optree._capture.nesting import Ending, FrameworkCall, Nesting, arguments_of, chat_answer, given_here, respond
 from optree._capture.observed import ended_by
 from optree._capture.program import asked_last
 from optree._nodes import Status
@@ -253,8 +253,7 @@ def _span_ended(span: Any, *_how: Any) -> None:
         status, said = "failed", told.failure
     why = class_of_error(_in_flight(told)) or told.why
     if told.call is not None:
-        told.call.failure = why
-        _call_ended(told.call, data, status, said)
+        _call_ended(told.call, data, (status, said, why))
     elif data.type == "handoff":
         _handed_over(span, data, told, status, said)
     else:
@@ -290,7 +289,7 @@ def _handed_over(span: Any, data: Any, told: _Told, status: Status, said: str | 
         told.nesting.end(span, status, said)
 
 
-def _call_ended(call: FrameworkCall, data: Any, status: Status, said: str | None) -> None:
+def _call_ended(call: FrameworkCall, data: Any, how: Ending) -> None:
     """Record a call of a model that did not come over the wire."""
     if not call.is_seen:
         sent: Any = data.input
@@ -299,10 +298,10 @@ def _call_ended(call: FrameworkCall, data: Any, status: Status, said: str | None
         if data.type == "response":
             answer, model = data.response, getattr(data.response, "model", None)
         else:
-            model, choices = data.model, [{"index": at, "message": one} for at, one in enumerate(data.output or [])]
-            answer = {"model": model, "choices": choices, "usage": data.usage or {}} if choices else None
+            model = data.model
+            answer = chat_answer(model, data.output, data.usage) if data.output else None
         call.begin(None, model, messages, getattr(data, "model_config", None) or {})
-        call.end(answer, status, said)
+        call.end(answer, how=how)
     else:
         call.end()
 

@@ -16,9 +16,8 @@ from types import ModuleType
 from typing import Any, Final
 
 from optree._capture.hooks import Hook, IsOn, await_within
-from optree._capture.nesting import FrameworkCall, Nesting, arguments_of, given_here, respond
+from optree._capture.nesting import FrameworkCall, Nesting, arguments_of, chat_answer, given_here, respond
 from optree._capture.observed import ended_by
-from optree._tracing.failures import class_of_error
 from optree._tracing.faults import guarded
 from optree._tracing.recorded import CURRENT_REPLAY, note_type
 from optree._tracing.scopes import OpScope
@@ -296,8 +295,7 @@ class _ModelCall:
         if not call.is_seen:
             call.begin(self._model.system, self._model.model_name, _plain(self._messages), self._settings or {})
             told = None if answer is None else _answer(answer)
-        call.failure = class_of_error(error)
-        call.end(told, *ended_by(error))
+        call.end(told, error)
 
 
 def _plain(messages: Any) -> list[Any]:
@@ -311,13 +309,8 @@ def _converter() -> Any:
 
 
 def _answer(response: Any) -> dict[str, Any]:
-    [message] = _plain([response])
-    usage = dataclasses.asdict(response.usage)
-    return {
-        "model": response.model_name,
-        "choices": [{"index": 0, "message": message, "finish_reason": response.finish_reason}],
-        "usage": {name: one for name, one in usage.items() if one},
-    }
+    usage = {name: one for name, one in dataclasses.asdict(response.usage).items() if one}
+    return chat_answer(response.model_name, _plain([response]), usage, response.finish_reason)
 
 
 def _question(prompt: Any) -> str | None:

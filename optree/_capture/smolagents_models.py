@@ -12,9 +12,7 @@ from typing import Any, Final
 
 from optree._builder import Op
 from optree._capture.hooks import Hook, IsOn, LastIsOn, run_within
-from optree._capture.nesting import FrameworkCall
-from optree._capture.observed import ended_by
-from optree._tracing.failures import class_of_error
+from optree._capture.nesting import FrameworkCall, chat_answer
 from optree._tracing.faults import guarded
 from optree._values import is_object, own_members, subclasses, text
 
@@ -185,8 +183,7 @@ class _SmolModelCall:
             if self._unseen() is not None:
                 found = self._answer(answer, error)
         finally:
-            call.failure = class_of_error(error)
-            call.end(found, *ended_by(error))
+            call.end(found, error)
 
     def _answer(self, answer: Any, error: BaseException | None) -> dict[str, Any] | None:
         has_usage = any(delta.token_usage for delta in self._deltas)
@@ -196,8 +193,8 @@ class _SmolModelCall:
         if answer is None:
             return None
         usage = getattr(answer, "token_usage", None)
-        spent = {} if usage is None else {"usage": {"prompt_tokens": usage.input_tokens, "completion_tokens": usage.output_tokens}}
-        return {"model": getattr(self.model, "model_id", None), "choices": [{"index": 0, "message": _message(answer)}], **spent}
+        spent = None if usage is None else {"prompt_tokens": usage.input_tokens, "completion_tokens": usage.output_tokens}
+        return chat_answer(getattr(self.model, "model_id", None), [_message(answer)], spent)
 
 
 _call: ContextVar[_SmolModelCall | None] = ContextVar("optree_smolagents_call", default=None)

@@ -15,13 +15,12 @@ from weakref import WeakValueDictionary
 
 from optree._builder import Op
 from optree._capture.hooks import Hook, IsOn, await_within, read_within
-from optree._capture.nesting import FrameworkCall, Nesting, arguments_of, given_here, respond
+from optree._capture.nesting import Ending, FrameworkCall, Nesting, arguments_of, given_here, respond
 from optree._capture.observed import ended_by
 from optree._capture.strands_runs import RUNS, StrandsRun, is_failed, name_of, question_of
 from optree._nodes import Status
 from optree._tracing import context
 from optree._tracing.context import CURRENT
-from optree._tracing.failures import class_of_error
 from optree._tracing.faults import guarded
 from optree._tracing.recorded import CURRENT_REPLAY, Recorded, exception_of, note_foreign
 from optree._tracing.scopes import OpScope
@@ -417,15 +416,14 @@ class _StrandsModelCall:
         call, told = self._call, None
         if call is None:
             return
-        status, said = ended_by(error)
+        how: Ending | None = None
         try:
             if self._op() is not None and self._answer is not None:
                 reason, message, usage, _metrics = self._answer
                 told = {"output": {"message": message}, "stopReason": reason, "usage": _usage(usage)}
-                status, said = ("cancelled", None) if reason == "cancelled" else ("ok", None)
+                how = ("cancelled" if reason == "cancelled" else "ok", None, None)
         finally:
-            call.failure = class_of_error(error)
-            call.end(told, status, said)
+            call.end(told, error, how)
 
 
 def _usage(usage: Any) -> dict[str, Any]:
