@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import aclosing, closing
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, Final
 
-from optree._capture.hooks import Hook, IsOn, await_within, run_within
+from optree._capture.hooks import Hook, IsOn, await_within, read_within, run_within, watched, watched_async
 from optree._capture.nesting import FrameworkCall, chat_answer
 from optree._messages import json_text
 from optree._tracing.faults import guarded
@@ -30,61 +28,20 @@ def models(module: ModuleType, is_on: IsOn) -> list[Hook]:
     def asked(model: Any, **told: Any) -> _AgnoModelCall | None:
         return _AgnoModelCall(model, told) if is_on() else None
 
+    @guarded
+    def read(pieces: Any, model: Any = None, **told: Any) -> Any:
+        return watched(pieces, _AgnoModelCall(model, told))
+
+    @guarded
+    def read_async(pieces: Any, model: Any = None, **told: Any) -> Any:
+        return watched_async(pieces, _AgnoModelCall(model, told))
+
     return [
         (kind, "_invoke_with_retry", run_within(kind._invoke_with_retry, asked)),  # noqa: SLF001 - the program's classes have the others
         (kind, "_ainvoke_with_retry", await_within(kind._ainvoke_with_retry, asked)),  # noqa: SLF001 - as above
-        (kind, "_invoke_stream_with_retry", _read_within(kind._invoke_stream_with_retry, asked)),  # noqa: SLF001 - as above
-        (kind, "_ainvoke_stream_with_retry", _read_async_within(kind._ainvoke_stream_with_retry, asked)),  # noqa: SLF001 - as above
+        *read_within(kind, ("_invoke_stream_with_retry",), read, is_on),
+        *read_within(kind, ("_ainvoke_stream_with_retry",), read_async, is_on),
     ]
-
-
-def _read_within(function: Any, asked: Any) -> Any:
-    """Return what stands in the place of a generator function: what it yields is an answer in pieces."""
-
-    @functools.wraps(function)
-    def run(*args: Any, **told: Any) -> Iterator[Any]:
-        call = asked(*args, **told)
-        if call is None:
-            yield from function(*args, **told)
-            return
-        try:
-            call.begin()
-            with closing(function(*args, **told)) as pieces:
-                for piece in pieces:
-                    call.took(piece)
-                    yield piece
-                    call.goes_on()
-            call.returned(None)
-        except BaseException as error:
-            call.raised(error)
-            raise
-
-    return run
-
-
-def _read_async_within(function: Any, asked: Any) -> Any:
-    """Return the same for an async generator function."""
-
-    @functools.wraps(function)
-    async def run(*args: Any, **told: Any) -> AsyncIterator[Any]:
-        call = asked(*args, **told)
-        if call is None:
-            async for piece in function(*args, **told):
-                yield piece
-            return
-        try:
-            call.begin()
-            async with aclosing(function(*args, **told)) as pieces:
-                async for piece in pieces:
-                    call.took(piece)
-                    yield piece
-                    call.goes_on()
-            call.returned(None)
-        except BaseException as error:
-            call.raised(error)
-            raise
-
-    return run
 
 
 class _AgnoModelCall:
@@ -103,12 +60,12 @@ class _AgnoModelCall:
         self._call = FrameworkCall()
 
     def goes_on(self) -> None:
-        """Be it again: another piece is asked for."""
+        """Be that again: another piece is asked for."""
         if self._call is not None:
             self._call.goes_on()
 
     @guarded
-    def took(self, piece: Any) -> None:
+    def take(self, piece: Any) -> None:
         """Take a piece of a stream. What is done until the next is asked for is no part of the call."""
         if self._call is not None:
             self._call.pauses()
@@ -120,12 +77,14 @@ class _AgnoModelCall:
             op.think(text(piece.reasoning_content))
 
     def returned(self, value: Any) -> None:
-        """Take the answer; of a stream it has come before."""
+        """Take the answer."""
         self._end(value, None)
 
-    def raised(self, error: BaseException) -> None:
-        """Take that none came."""
+    def over(self, error: BaseException | None) -> None:
+        """Take that no piece comes any more, or no answer."""
         self._end(None, error)
+
+    raised = over
 
     def _add(self, answer: Any) -> None:
         content = answer.content

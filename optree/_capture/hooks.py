@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import builtins
 import functools
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
+from contextlib import aclosing, closing
 from datetime import timedelta
 from inspect import isawaitable
 from types import ModuleType
@@ -48,6 +49,22 @@ class Watch(Protocol):
 
     def raised(self, error: BaseException, /) -> None:
         """Take what it raises. An interrupt may also come in `begin` or in `returned`: then the program has no result."""
+
+
+class StreamWatch(Protocol):
+    """What is told of one stream, while the program reads it."""
+
+    def begin(self) -> None:
+        """Take that the first piece is about to be asked for."""
+
+    def take(self, piece: Any, /) -> None:
+        """Take a piece, before the program has it."""
+
+    def goes_on(self) -> None:
+        """Take that another one is about to be asked for."""
+
+    def over(self, error: BaseException | None, /) -> None:
+        """Take that there is no more, or what was raised; a `GeneratorExit` where the program reads no further."""
 
 
 _Given = Callable[[], Any] | None
@@ -131,7 +148,7 @@ def await_within(function: Callable[..., Any], watching: Watching) -> Callable[.
 
 
 def read_within(owner: Any, names: tuple[str, ...], recorded: Callable[..., Any], is_on: IsOn) -> list[Hook]:
-    """Hook functions that return an asynchronous generator: *recorded* returns, for that and the arguments, what is read in its place."""
+    """Hook functions that return a generator: *recorded* returns, for that and the arguments, what is read in its place."""
 
     def hooked(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -142,6 +159,36 @@ def read_within(owner: Any, names: tuple[str, ...], recorded: Callable[..., Any]
         return run
 
     return [(owner, name, hooked(getattr(owner, name))) for name in names]
+
+
+def watched(pieces: Generator[Any, Any, Any], watch: StreamWatch) -> Generator[Any]:
+    """Yield what a generator yields, within a watch, and close it."""
+    try:
+        watch.begin()
+        with closing(pieces):
+            for piece in pieces:
+                watch.take(piece)
+                yield piece
+                watch.goes_on()
+    except BaseException as error:
+        watch.over(error)
+        raise
+    watch.over(None)
+
+
+async def watched_async(pieces: AsyncGenerator[Any, Any], watch: StreamWatch) -> AsyncGenerator[Any]:
+    """Do the same for an asynchronous one."""
+    try:
+        watch.begin()
+        async with aclosing(pieces):
+            async for piece in pieces:
+                watch.take(piece)
+                yield piece
+                watch.goes_on()
+    except BaseException as error:
+        watch.over(error)
+        raise
+    watch.over(None)
 
 
 def _send(

@@ -9,12 +9,12 @@ from __future__ import annotations
 import functools
 import sys
 from asyncio import CancelledError, Future, current_task
-from collections.abc import AsyncGenerator, Callable, Generator, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from types import AsyncGeneratorType, GeneratorType, ModuleType
 from typing import Any, Final, cast
 from weakref import finalize
 
-from optree._capture.hooks import Hook, IsOn
+from optree._capture.hooks import Hook, IsOn, watched, watched_async
 from optree._capture.llama_index_models import METHODS, LlamaIndexCall
 from optree._capture.llama_index_values import is_event, members, output_of, query_of, question_of
 from optree._capture.nesting import OUTSIDE, PLACE, Nesting, given_here, note_run, respond
@@ -268,56 +268,33 @@ def _goes_on(key: str, answer: Any, around: tuple[Hashable, ...]) -> None:
     if not isinstance(stream, (GeneratorType, AsyncGeneratorType)):
         _finished(key, None)
         return
-    answer.response_gen = (_reading if isinstance(stream, GeneratorType) else _reading_async)(key, cast("Any", stream))
+    read: Any = watched if isinstance(stream, GeneratorType) else watched_async
+    answer.response_gen = read(stream, _Reading(key))
     finalize(answer.response_gen, _finished, key, None, GeneratorExit())
 
 
-def _reading(key: str, stream: Any) -> Generator[Any, None, None]:
-    """Yield what a stream yields, which is made within a node, and end that."""
-    said, error = list[str](), None
-    try:
-        while True:
-            _SPANS.nesting.begin((key, "reading"), PLACE, key)
-            try:
-                piece = next(stream)
-            except StopIteration:
-                return
-            finally:
-                _SPANS.nesting.end((key, "reading"))
-            said.append(piece)
-            yield piece
-    except BaseException as raised:
-        error = raised
-        raise
-    finally:
-        try:
-            stream.close()
-        finally:
-            _finished(key, said, error)
+class _Reading:
+    """The reading of a stream, each piece of which is made within a node; the last ends that."""
 
+    def __init__(self, key: str) -> None:
+        self._node, self._place = key, (key, "reading")
+        self._said = list[Any]()
 
-async def _reading_async(key: str, stream: Any) -> AsyncGenerator[Any, None]:
-    """Do the same for an asynchronous stream."""
-    said, error = list[str](), None
-    try:
-        while True:
-            _SPANS.nesting.begin((key, "reading"), PLACE, key)
-            try:
-                piece = await anext(stream)
-            except StopAsyncIteration:
-                return
-            finally:
-                _SPANS.nesting.end((key, "reading"))
-            said.append(piece)
-            yield piece
-    except BaseException as raised:
-        error = raised
-        raise
-    finally:
-        try:
-            await stream.aclose()
-        finally:
-            _finished(key, said, error)
+    def begin(self) -> None:
+        """Take that a piece is about to be asked for."""
+        _SPANS.nesting.begin(self._place, PLACE, self._node)
+
+    goes_on = begin
+
+    def take(self, piece: Any) -> None:
+        """Take one."""
+        _SPANS.nesting.end(self._place)
+        self._said.append(piece)
+
+    def over(self, error: BaseException | None) -> None:
+        """Take that there is no more."""
+        _SPANS.nesting.end(self._place)
+        _finished(self._node, self._said, error)
 
 
 def _is_written(id_: str) -> bool:

@@ -10,11 +10,11 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from contextvars import ContextVar
 from types import ModuleType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from optree._builder import Op
-from optree._capture.hooks import Hook, IsOn, await_within, read_within
+from optree._capture.hooks import Hook, IsOn, await_within, read_within, watched_async
 from optree._capture.nesting import Ending, FrameworkCall, Nesting, arguments_of, given_here, respond
 from optree._capture.observed import ended_by
 from optree._capture.strands_runs import RUNS, StrandsRun, is_failed, name_of, question_of
@@ -52,7 +52,7 @@ def graphs(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
     @guarded
     def recorded(events: _Events, _graph: Any = None, node: Any = None, *_args: Any) -> _Events:
-        return _watched(events, _GraphNode(node.node_id))
+        return watched_async(events, _GraphNode(node.node_id))
 
     return [*_several(module.Graph, "graph", is_on), *read_within(module.Graph, ("_execute_node",), recorded, is_on)]
 
@@ -75,7 +75,7 @@ def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
     @guarded
     def called(events: _Events, agent: Any = None, use: Any = None, *_args: Any, **_told: Any) -> _Events:
-        return _watched(events, _StrandsTool(agent, use))
+        return watched_async(events, _StrandsTool(agent, use))
 
     def run(events: _Events, call: Any = None, *_args: Any) -> _Events:
         return _tool_runs(events, call, module.ToolResultEvent)
@@ -97,7 +97,7 @@ def models(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
     @guarded
     def recorded(events: _Events, model: Any = None, system: Any = None, messages: Any = None, specs: Any = None, **told: Any) -> _Events:
-        return _watched(
+        return watched_async(
             events, _StrandsModelCall(model, messages, {"system": system, "tools": specs, "tool_choice": told.get("tool_choice")})
         )
 
@@ -125,36 +125,6 @@ class _StrandsOutputRun:
     def raised(self, error: BaseException) -> None:
         """Take that it failed."""
         _NESTING.fail(self, error)
-
-
-class _StrandsWatch(Protocol):
-    """What is told of the events of one call."""
-
-    def begin(self) -> None:
-        """Take that the first is asked for."""
-
-    def take(self, event: Any) -> None:
-        """Take one."""
-
-    def goes_on(self) -> None:
-        """Take that another one is asked for."""
-
-    def over(self, error: BaseException | None) -> None:
-        """Take that there is no more."""
-
-
-async def _watched(events: _Events, watch: _StrandsWatch) -> _Events:
-    try:
-        watch.begin()
-        async with aclosing(events):
-            async for event in events:
-                watch.take(event)
-                yield event
-                watch.goes_on()
-    except BaseException as error:
-        watch.over(error)
-        raise
-    watch.over(None)
 
 
 class _StrandsStep:
