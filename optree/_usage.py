@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import lru_cache, partial
-from importlib import import_module
 from math import isfinite
 from types import NoneType
 from typing import Any, Final, NamedTuple, cast
@@ -198,11 +197,9 @@ def count(value: object, name: str, flaws: list[str]) -> int | None:
     if type(value) is int and 0 <= value <= MAX_COUNT:
         return value
     number = _number(value)
-    if number is not None and number > MAX_COUNT:
-        flaws.append(f"{name}={_shown(value)} is more than any call can come to ({MAX_COUNT:.0e}), and is left out")
-        return None
-    if number is None:
-        flaws.append(f"{name}={_shown(value)} is no count, and is left out")
+    if number is None or number > MAX_COUNT:
+        why = "is no count" if number is None else f"is more than any call can come to ({MAX_COUNT:.0e})"
+        flaws.append(f"{name}={_shown(value)} {why}, and is left out")
         return None
     if number < 0:
         flaws.append(f"{name}={_shown(value)} is below 0, and counts as 0")
@@ -326,7 +323,11 @@ def _gather(block: Mapping[str, Any], figures: _Figures, depth: int) -> None:
         tier = tier.get("type") if is_object(tier) else tier  # Bedrock's
         if isinstance(tier, str) and tier not in _USUAL_TIERS:  # it has a price of its own
             figures.rest["service_tier"] = tier
-        if tools := block.get(SERVER_TOOLS) or (shape.is_response and import_module("optree._server_tools").server_tools(block)):
+        if not (tools := block.get(SERVER_TOOLS)) and shape.is_response:
+            from optree._server_tools import server_tools  # not before it is needed: this module is imported with optree
+
+            tools = server_tools(block)
+        if tools:
             figures.rest[SERVER_TOOLS] = tools
         if shape.held is not None:
             _gather(_members(block[shape.held]), figures, depth + 1)
@@ -359,11 +360,10 @@ def _holder(named: Mapping[str, str], kinds: Mapping[str, type]) -> str | None:
     if named.keys().isdisjoint(_HOLDING):
         return None
     holders = (*_HOLDERS, *_ENVELOPES) if named.keys().isdisjoint(_NUMBERS) else _HOLDERS
-    return next((named[known] for known in holders if known in named and _holds(kinds[named[known]])), None)
+    return next((named[known] for known in holders if known in named and _may_have_members(kinds[named[known]])), None)
 
 
-def _holds(kind: type) -> bool:
-    """Tell whether a value of this type may have members."""
+def _may_have_members(kind: type) -> bool:
     return not issubclass(kind, (NoneType, str, int, float, list, tuple))
 
 
@@ -385,7 +385,7 @@ def _take(name: str, value: Any, figures: _Figures) -> bool:
         hour = [count(one.get("inputTokens"), name, figures.flaws) or 0 for one in map(_members, value) if one.get("ttl") == "1h"]
         figures.rest |= {"cache_write_1h_tokens": sum(hour)} if any(hour) else {}
         return True
-    if name in _INNER and _holds(cast("type[object]", type(value))):
+    if name in _INNER and _may_have_members(cast("type[object]", type(value))):
         figures.names.add(name)
         if rest := _take_parts(name, _members(value), figures):
             figures.rest[name] = rest

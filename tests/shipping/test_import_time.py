@@ -10,6 +10,7 @@ MOST_OWN = 100 + (sys.version_info >= (3, 12))  # modules of optree; one is for 
 LATER = [
     "optree._answers",
     "optree._provider_streams",
+    "optree._server_tools",
     "optree._store.ai_agent",
     "optree._cli",
     "optree.conversation",
