@@ -242,10 +242,15 @@ def open_run(txn: str, directory: Directory, *, verbatim: bool = False) -> Opene
 
 def run_with(txn: str, directory: Directory, *, most: int | None = None) -> ProgramRun:
     """Return the run that a TXN argument means; for a file, looked at alone, one without id and sessions. *most* as of `find_run`."""
-    if names_file(txn) or exists(Path(txn)):
+    if names_file(txn):
         return ProgramRun("", [])
-    with working("looking for the sessions of the run"):
-        return find_run(txn, directory, most=most)
+    try:
+        with working("looking for the sessions of the run"):
+            return find_run(txn, directory, most=most)
+    except NotFoundError:
+        if not exists(Path(txn)):
+            raise
+        return ProgramRun("", [])
 
 
 def unfinished(run: ProgramRun, directory: Directory, *, but: str) -> list[Row]:

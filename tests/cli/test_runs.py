@@ -94,6 +94,15 @@ def test_the_bill_of_a_run(ended):
     assert "leave one out" in ended.read("cost", "--run", "--all", code=2).stderr
 
 
+@pytest.mark.parametrize("name", ["last", "txn"])
+def test_a_file_that_has_the_name_of_a_session(killed, name):
+    """A txn, and `last`, mean the saved session and its run, also where the working directory has a file of that name."""
+    what = name if name == "last" else killed.of["a"]
+    (killed.folder / what).write_text("notes")
+    shown = killed("tree", what, "--run", "--depth", "0").stdout
+    assert {killed.of[agent] for agent in "abc"} == {line.split()[1] for line in shown.splitlines() if line.startswith("session ")}
+
+
 def test_a_run_of_which_a_session_is_damaged(killed):
     """What can be read is shown and summed, the session that cannot is named, and the exit code is 3."""
     packed, file = (killed.sessions / f"{killed.of['a']}.json{suffix}" for suffix in (".zst", ""))
