@@ -176,3 +176,12 @@ def test_a_replay_goes_on_with_no_recorded_session(line, monkeypatch):
         pass
     assert optree.flush("snapshot")
     assert (True, before) == (session.txn != line.first, path.read_bytes())
+
+
+def test_a_program_under_replay_goes_on_with_no_recorded_session(line):
+    """It is the same under `optree replay`, which loads optree in the program before that names the session."""
+    path = line.sessions / f"{line.first}.json.zst"
+    before = path.read_bytes()
+    line.agent.write_text(f"import optree\nwith optree.session('forecaster', resume='{line.first}') as session:\n    print(session.txn)\n")
+    shown = line("replay", line.first, "--", sys.executable, "agent.py", code=1)
+    assert ([shown.stdout.strip()], before) == ([txn for txn in line.txns() if txn not in line.recorded], path.read_bytes())
