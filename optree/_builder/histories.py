@@ -97,8 +97,8 @@ def _is_same_member(member: tuple[Any, Any], kept: tuple[Any, Any]) -> bool:
     (key, value), (known, copy) = member, kept
     if type(key) is not str or key != known:
         return False
-    if type(value) is str and type(copy) is str:
-        return value == copy
+    if type(value) is str and (value is copy or (type(copy) is str and value == copy)):
+        return True
     return is_same(value, copy)
 
 

@@ -269,11 +269,11 @@ def _goes_on(key: str, answer: Any, around: tuple[Hashable, ...]) -> None:
         _finished(key, None)
         return
     read: Any = watched if isinstance(stream, GeneratorType) else watched_async
-    answer.response_gen = read(stream, _Reading(key))
+    answer.response_gen = read(stream, _NodeStream(key))
     finalize(answer.response_gen, _finished, key, None, GeneratorExit())
 
 
-class _Reading:
+class _NodeStream:
     """The reading of a stream, each piece of which is made within a node; the last ends that."""
 
     def __init__(self, key: str) -> None:

@@ -401,7 +401,7 @@ class Runtime:
             )
         except (OSError, OptreeError) as error:
             pass_on(error)
-            if not drawn and isinstance(error, BusyError) and self.consoles.pop(name, True):  # a process was quicker that has the name too
+            if not drawn and isinstance(error, BusyError):  # a process was quicker that has the name too
                 return self._opened(None, agent, attributes)
             if not is_begun_by_parent():
                 self.problems.report(nothing_saved(self.directory(), self.directory().why(error) if isinstance(error, OSError) else error))

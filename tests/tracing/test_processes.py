@@ -485,6 +485,29 @@ def test_given_txn_is_for_one_process(finished, directory):
     assert {"root", "other", "second"} == {optree.load(saved.txn, directory).session.agent_id for saved in directory.saved()}
 
 
+def test_given_txn_that_another_process_is_quicker_to_take(finished, directory):
+    """Of two processes that are given one txn at once, the second begins a session of its own; each keeps its records."""
+    code, out, err = finished(
+        """
+        import os, subprocess
+        from optree._store.directory import Directory
+
+        def is_free(self, txn):
+            free = honest(self, txn)
+            subprocess.run([sys.executable, "-c", "import optree\\nwith optree.session('first'): pass"], check=True, env=given)
+            return free
+
+        given, honest, Directory.is_free = {**os.environ}, Directory.is_free, is_free
+        with optree.session("second") as second, optree.turn(user="u"):
+            print("given" != second.txn)
+        """,
+        env={"OPTREE_TXN": "given"},
+    )
+    assert (0, "True\n", "") == (code, out, err)
+    assert {"first", "second"} == {optree.load(saved.txn, directory).session.agent_id for saved in directory.saved()}
+    assert "first" == optree.load("given", directory).session.agent_id
+
+
 def test_journals_are_removed(finished, saved, directory):
     """When parent and children have ended in order, one file is all that remains (S4-94)."""
     assert 0 == finished(POOL.replace("METHOD", "spawn").replace("FUNCTION", "work"))[0]
