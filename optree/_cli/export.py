@@ -18,9 +18,10 @@ from msgspec import Struct
 
 from optree._cli.exporters import OTEL, exporter_named, is_exporter
 from optree._cli.format_loss import lacking
-from optree._cli.options import Json, SessionsDir, complete_txn, directory
+from optree._cli.options import Json, SessionsDir, WholeRun, complete_txn, directory
 from optree._cli.screen import OutputError, complain, show, show_json, table, working
-from optree._cli.sessions import open_session, say_lost
+from optree._cli.sessions import of_runs, open_session, say_lost
+from optree._cli.sums import DAMAGED
 from optree._formats import Format
 from optree._formats.installed import exporter_names, format_named
 from optree._store.directory import Directory, checked
@@ -53,6 +54,7 @@ def export(
             show_default=False,
         ),
     ] = None,
+    whole_run: WholeRun = False,
     all_pending: Annotated[bool, typer.Option("--pending", help="All sessions that earlier runs could not deliver whole.")] = False,
     any_destination: Annotated[
         bool, typer.Option("--any-destination", help="With --pending: also sessions that were to go elsewhere, or in another form.")
@@ -95,23 +97,28 @@ def export(
 
     Exit code 1 if something could not be delivered within the time: it stays pending.
 
-    Example: [bold]optree export --pending[/bold], [bold]optree export last --endpoint http://localhost:4318[/bold], or
+    Example: [bold]optree export --pending[/bold], [bold]optree export last --run --endpoint http://localhost:4318[/bold], or
     [bold]optree export last --to events -o -[/bold]
     """
     where = directory(sessions_dir)
     _known("protocol", protocol)
     _known("profile", profile)
+    if whole_run and not txns:
+        raise SetupError("--run is about the sessions of one run: name one of them (optree export last --run)")
+    named, is_whole = of_runs(txns or [], where) if whole_run else (txns or [], True)
     if to != OTEL and not is_exporter(to):
         _for_collectors(
             to, pending=all_pending, any_destination=any_destination, again=again, endpoint=endpoint, protocol=protocol, profile=profile
         )
-        _write(txns or [], where, to, Writing(format_named(to), output, force=force, verbatim=verbatim), as_json=as_json)
+        _write(named, where, to, Writing(format_named(to), output, force=force, verbatim=verbatim), as_json=as_json)
+        if not is_whole:
+            raise typer.Exit(DAMAGED)
         return
     if output is not None or force or verbatim:
         raise SetupError("--output, --force and --verbatim are for files: name a format with --to (optree formats lists them)")
     _check(txns, all_pending=all_pending, any_destination=any_destination, again=again)
     sender = exporter_named(to).resender({"endpoint": endpoint, "protocol": protocol, "profile": profile})
-    wanted, others = sender.pending(where, any_destination=any_destination) if all_pending else (list(txns or ()), {})
+    wanted, others = sender.pending(where, any_destination=any_destination) if all_pending else (named, {})
     reports: list[Delivery] = []
     until = monotonic() + timeout
     with working(f"sending to {sender.endpoint}", len(wanted)) as step, _waiting(sender, timeout):
@@ -126,8 +133,8 @@ def export(
     else:
         _show(reports, problems, sender.endpoint)
         _tell_others(others)
-    if not all(report.whole for report in reports):
-        raise typer.Exit(1)
+    if not is_whole or not all(report.whole for report in reports):
+        raise typer.Exit(1 if is_whole else DAMAGED)
 
 
 @contextmanager

@@ -6,6 +6,8 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from heapq import merge
+from operator import itemgetter
 from pathlib import Path
 from time import sleep
 from typing import Annotated, get_args
@@ -14,9 +16,10 @@ from zlib import crc32
 import typer
 
 from optree import _records as r
-from optree._cli.options import Json, SessionsDir, TxnOrLast, directory
+from optree._cli.options import Json, SessionsDir, TxnOrLast, WholeRun, directory
 from optree._cli.screen import complain, flush, json_line, write
-from optree._cli.sessions import find_node, open_session, resume_of, say_lost
+from optree._cli.sessions import OpenedRun, find_node, open_run, open_session, resume_of, say_lost, say_run
+from optree._cli.sums import DAMAGED
 from optree._console import Line, LineOptions, LineRenderer
 from optree._nodes import Severity
 from optree._store.descriptors import open_regular
@@ -27,7 +30,7 @@ from optree._store.recovery import Loaded
 from optree._tree.path import Path as NodePath
 from optree._tree.unfold import unfold
 from optree._visible import coloured
-from optree.errors import FormatError
+from optree.errors import FormatError, SetupError
 
 POLL_SECONDS = 0.05
 
@@ -121,15 +124,21 @@ def logs(
     grep: Annotated[
         str | None, typer.Option("--grep", metavar="PATTERN", help="Only lines in which this regular expression is found.")
     ] = None,
+    whole_run: WholeRun = False,
     sessions_dir: SessionsDir = None,
     as_json: Json = False,
 ) -> None:
-    """Show the lines of a session, in the order of time, in the form that a running agent prints.
+    """Show the lines of a session, or with --run of all that the program recorded, in the order of time, as a running agent prints them.
 
     Example: [bold]optree logs -f last --severity WRN,ERR[/bold]
     """
+    if whole_run and follow_on:
+        raise SetupError("--run is about sessions as they are saved, --follow goes on with one: leave one out")
     wanted = _Wanted(_severities(severity), str(NodePath.parse(path)) if path else "", _pattern(grep))
     where = directory(sessions_dir)
+    if whole_run:
+        _show_run(open_run(txn, where, verbatim=True), wanted, as_json=as_json)
+        return
     loaded, live = open_session(txn, where, verbatim=True)
     say_lost(loaded)
     goes_on = follow_on and live is not None and loaded.session.ended_at is None
@@ -139,6 +148,21 @@ def logs(
     printer.show(unfold(loaded.tree))
     if goes_on and live is not None:
         _follow(printer, loaded, live, where)
+    elif not as_json:
+        say_run(txn, loaded.txn, where, "logs")
+
+
+def _show_run(run: OpenedRun, wanted: _Wanted, *, as_json: bool) -> None:
+    """Print the lines of all sessions of a run, one after another by their time."""
+    every = []
+    for loaded, _ in run.sessions:
+        say_lost(loaded)
+        every.append(_Printer(loaded, wanted, as_json=as_json, whole=True).lines(unfold(loaded.tree)))
+    for _, line in merge(*every, key=itemgetter(0)):
+        write(line)
+    flush()
+    if not run.is_whole:
+        raise typer.Exit(DAMAGED)
 
 
 def _follow(printer: _Printer, loaded: Loaded, live: Path, where: Directory) -> None:
@@ -182,24 +206,25 @@ class _Printer:
 
     def show(self, records: list[r.Record]) -> None:
         """Print what is wanted of some records."""
+        for _, line in self.lines(records):
+            write(line)
+        flush()
+
+    def lines(self, records: list[r.Record]) -> Iterator[tuple[float, str]]:
+        """Yield what is wanted of some records, each line with its time."""
         for record in (single for each in records for single in _singles(each)):
             self._seen.add(getattr(record, "path", ""))
-            for line in self._renderer.lines(record):
-                self._print(record, line)
+            lines = [*self._renderer.lines(record)]
             if self.whole and isinstance(record, r.Entries):
-                for line in self._renderer.rest(record.path):
-                    self._print(record, line)
-        flush()
+                lines += self._renderer.rest(record.path)
+            for line in filter(self._wanted.has, lines):
+                time = _time(record)
+                shown = {"txn": self._txn, "timestamp": time, "path": line.path, "severity": line.severity, "line": line.bare}
+                yield time, (json_line(shown) if self._json else line.text) + "\n"
 
     def knows(self, record: r.Record) -> bool:
         """Tell whether something of the record's node was shown before."""
         return getattr(record, "path", "") in self._seen
-
-    def _print(self, record: r.Record, line: Line) -> None:
-        if not self._wanted.has(line):
-            return
-        shown = {"txn": self._txn, "timestamp": _time(record), "path": line.path, "severity": line.severity, "line": line.bare}
-        write((json_line(shown) if self._json else line.text) + "\n")
 
 
 def _singles(record: r.Record) -> Iterator[r.Record]:

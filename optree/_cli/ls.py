@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from typing import Annotated
 
 import typer
@@ -24,7 +25,8 @@ def ls(
     """List the sessions, the one that began last first.
 
     Each with its agent, its state (running, interrupted, ended, failed or damaged; incomplete if something of it is lost), its start,
-    duration (of one that was interrupted: at least), tokens, cost and size.
+    duration (of one that was interrupted: at least), tokens, cost and size; where a program recorded several in one run, with the first
+    of them: optree tree, cost, logs and export take it with --run.
 
     Example: [bold]optree ls -n 10[/bold]
     """
@@ -36,15 +38,18 @@ def ls(
         for session in saved:
             rows.append(describe(session, where))
             step()
+    runs = [run_of(session) for session in saved]
     if as_json:
-        show_json([row.plain() | {"run": run_of(session)} for row, session in zip(rows, saved, strict=True)])
+        show_json([row.plain() | {"run": run} for row, run in zip(rows, runs, strict=True)])
         return
     if not rows:
         show(f"no sessions in {where.sessions}; record one with: optree run -- python your_agent.py")
         return
-    head, *lines = table(
-        ("TXN", "AGENT", "STATE", "STARTED", "DURATION", "TOKENS", "COST", "SIZE"), [_cells(row) for row in rows], "    rrrr"
-    )
+    firsts = {run: row.txn for row, run in zip(rows, runs, strict=True)}  # the last that is listed began first
+    several = {run for run, count in Counter(runs).items() if count > 1}
+    cells = [(*_cells(row), *([firsts[run] if run in several else ""] if several else [])) for row, run in zip(rows, runs, strict=True)]
+    columns = ("TXN", "AGENT", "STATE", "STARTED", "DURATION", "TOKENS", "COST", "SIZE", *(["RUN"] if several else []))
+    head, *lines = table(columns, cells, "    rrrr")
     if coloured(sys.stdout):
         head = paint("title", head)
         lines = [line.replace(f" {_state(row)} ", f" {paint(row.state, _state(row))} ", 1) for line, row in zip(lines, rows, strict=True)]

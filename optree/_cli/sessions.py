@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -235,9 +236,7 @@ def open_run(txn: str, directory: Directory, *, verbatim: bool = False) -> Opene
             if len(run.sessions) <= 1:
                 raise
             complain(str(error))
-    for name in run.unread:
-        complain(f"session {name} may be of this run too: its files do not tell, they are damaged (optree load {name})")
-    return OpenedRun(run.id or sessions[0][0].txn, sessions, len(sessions) >= len(run.sessions) and not run.unread)
+    return OpenedRun(run.id or sessions[0][0].txn, sessions, _is_known(run) and len(sessions) >= len(run.sessions))
 
 
 def run_with(txn: str, directory: Directory, *, most: int | None = None) -> ProgramRun:
@@ -251,6 +250,21 @@ def run_with(txn: str, directory: Directory, *, most: int | None = None) -> Prog
         if not exists(Path(txn)):
             raise
         return ProgramRun("", [])
+
+
+def of_runs(txns: Iterable[str], directory: Directory) -> tuple[list[str], bool]:
+    """Return the txns of all sessions of the runs that TXN arguments mean, each once, and if these are all; a file stands for itself."""
+    runs = {txn: run_with(txn, directory) for txn in txns}
+    found = [name for txn, run in runs.items() for name in [saved.txn for saved in run.sessions] or [txn]]
+    known = [_is_known(run) for run in runs.values()]
+    return list(dict.fromkeys(found)), all(known)
+
+
+def _is_known(run: ProgramRun) -> bool:
+    """Tell whether all sessions of a run are known; says which may be of it, as their files do not tell."""
+    for name in run.unread:
+        complain(f"session {name} may be of this run too: its files do not tell, they are damaged (optree load {name})")
+    return not run.unread
 
 
 def unfinished(run: ProgramRun, directory: Directory, *, but: str) -> list[Row]:

@@ -1,7 +1,9 @@
 """A program that makes several root sessions: all of them are shown, summed and gone on with as one run."""
 
+import json
 import shutil
 import sys
+from operator import itemgetter
 
 import pytest
 import zstandard
@@ -62,7 +64,14 @@ def test_a_listing_says_the_run(ended):
     assert (1, 2) == (len({runs[agent] for agent in "abc"}), len(set(runs.values())))
 
 
-@pytest.mark.parametrize("command", ["tree", "cost"])
+def test_a_table_says_the_run(ended):
+    """Sessions of a run with several have the txn of its first in a column of their own, which is left out where no run has several."""
+    head, *lines = (row.split() for row in ended.read("ls").stdout.splitlines())
+    assert ("RUN", {ended.of[agent]: ended.of["a"] for agent in "abc"}) == (head[-1], {row[0]: row[-1] for row in lines[:3]})
+    assert "RUN" not in ended.read("ls", "-n", "1").stdout
+
+
+@pytest.mark.parametrize("command", ["tree", "cost", "logs"])
 def test_that_there_are_more_is_said(ended, command):
     """One line on stderr says how many sessions the run has, and how to see all; of a run with one, and of a file, nothing is said."""
     txn = ended.of["c"]
@@ -94,6 +103,25 @@ def test_the_bill_of_a_run(ended):
     assert "leave one out" in ended.read("cost", "--run", "--all", code=2).stderr
 
 
+def test_the_lines_of_a_run(killed):
+    """`optree logs --run` shows the lines of all its sessions in the order of time, each with its session's txn; filters hold for all."""
+    lines = [json.loads(line) for line in killed.read("logs", "last", "--run", "--json").stdout.splitlines()]
+    every = [json.loads(line) for agent in "abc" for line in killed.read("logs", killed.of[agent], "--json").stdout.splitlines()]
+    assert sorted(every, key=itemgetter("timestamp")) == sorted(lines, key=itemgetter("timestamp"))
+    assert sorted(line["timestamp"] for line in lines) == [line["timestamp"] for line in lines]
+    shown = killed.read("logs", "last", "--run", "--path", "1.1", "--grep", "← llm").stdout.splitlines()
+    assert {f"[txn:{killed.of[agent]}] [path:1.1] {agent} [VRB] ← llm p:m" for agent in "abc"} == {line.rpartition(": ")[0] for line in shown}
+    assert "leave one out" in killed.read("logs", "last", "--run", "--follow", code=2).stderr
+
+
+def test_the_files_of_a_run(ended):
+    """`optree export --run` writes each session of the run, once."""
+    folder = ended.folder / "exported"
+    ended.read("export", ended.of["a"], ended.of["c"], "--run", "--to", "json", "-o", f"{folder}/")
+    assert {ended.of[agent] for agent in "abc"} == {path.name.partition(".")[0] for path in folder.iterdir()}
+    assert "name one of them" in ended.read("export", "--pending", "--run", code=2).stderr
+
+
 @pytest.mark.parametrize("name", ["last", "txn"])
 def test_a_file_that_has_the_name_of_a_session(killed, name):
     """A txn, and `last`, mean the saved session and its run, also where the working directory has a file of that name."""
@@ -109,7 +137,7 @@ def test_a_run_of_which_a_session_is_damaged(killed):
     text = zstandard.ZstdDecompressor().stream_reader(packed.read_bytes(), read_across_frames=True).read()
     file.write_bytes(text.partition(b'"session":')[0])
     packed.unlink()
-    for command in ("tree", "cost"):
+    for command in ("tree", "cost", "logs"):
         shown = killed.read(command, "last", "--run", code=3)
         assert (True, True) == (file.name in shown.stderr, "b" in shown.stdout)
 
@@ -139,5 +167,7 @@ def test_a_session_of_which_nothing_can_be_read(killed):
     other = killed.of["b"]
     shutil.rmtree(killed.sessions / f"{other}.live")
     (killed.sessions / f"{other}.json.zst").write_bytes(b"garbage!")
-    run = killed("cost", killed.of["a"], "--run", code=3)
-    assert f"session {other} may be of this run too" in run.stderr
+    for command in (["cost"], ["logs"], ["export", "--to", "json", "-o", "exported/"]):
+        run = killed(command[0], killed.of["a"], "--run", *command[1:], code=3)
+        assert f"session {other} may be of this run too" in run.stderr
+    assert {killed.of[agent] for agent in "ac"} == {path.name.partition(".")[0] for path in (killed.folder / "exported").iterdir()}
