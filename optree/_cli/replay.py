@@ -17,6 +17,7 @@ from optree._cli.options import BillingFile, Otel, SessionsDir, TraceLlm, TraceT
 from optree._cli.program import command_line
 from optree._cli.run import Tracing, run_traced
 from optree._cli.screen import complain
+from optree._cli.sessions import say_lost
 from optree._nodes import REPLAY_OF, OperationNode
 from optree._store.directory import Directory, readable
 from optree._store.recovery import Loaded, load, names_file
@@ -135,6 +136,9 @@ def _found(txn: str, where: Directory) -> dict[str, Tree]:
 
 
 def _trees(run: Mapping[str, Loaded]) -> dict[str, Tree]:
+    """Return the trees of sessions, of which it is said what could not be read: their calls may lack answers."""
+    for loaded in run.values():
+        say_lost(loaded)
     return {txn: loaded.tree for txn, loaded in run.items()}
 
 

@@ -110,7 +110,8 @@ def test_the_lines_of_a_run(killed):
     assert sorted(every, key=itemgetter("timestamp")) == sorted(lines, key=itemgetter("timestamp"))
     assert sorted(line["timestamp"] for line in lines) == [line["timestamp"] for line in lines]
     shown = killed.read("logs", "last", "--run", "--path", "1.1", "--grep", "← llm").stdout.splitlines()
-    assert {f"[txn:{killed.of[agent]}] [path:1.1] {agent} [VRB] ← llm p:m" for agent in "abc"} == {line.rpartition(": ")[0] for line in shown}
+    expected = {f"[txn:{killed.of[agent]}] [path:1.1] {agent} [VRB] ← llm p:m" for agent in "abc"}
+    assert expected == {line.rpartition(": ")[0] for line in shown}
     assert "leave one out" in killed.read("logs", "last", "--run", "--follow", code=2).stderr
 
 
