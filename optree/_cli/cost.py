@@ -87,4 +87,4 @@ def _plain(lines: Sequence[SumLine], *, whole_run: bool) -> dict[str, Any]:
 
 def _table(lines: Sequence[SumLine], *, whole_run: bool) -> list[str]:
     shown = table(("", *sums.HEAD), sums.rows(_groups(lines, whole_run=whole_run), sums.total(lines)), " rrrrrrr")
-    return [*shown, *sums.credit_lines(lines), *sums.replay_lines(lines)]
+    return [*shown, *sums.notes(lines)]

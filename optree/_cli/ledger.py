@@ -71,7 +71,7 @@ def ledger(
         show_json({**head, **body, **tail})
     else:
         table_of = table(("", *sums.HEAD), sums.rows(_groups(lines), sums.total(lines)), " rrrrrrr")
-        show("\n".join(_verdict_lines(verdict) if check else [*table_of, *sums.credit_lines(lines), *sums.replay_lines(lines)]), fold=True)
+        show("\n".join(_verdict_lines(verdict) if check else [*table_of, *sums.notes(lines)]), fold=True)
         if not check:
             sums.say_pending(sums.pending(where))
     sums.say_repeated(book, where, checked=check)

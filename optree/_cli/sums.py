@@ -27,6 +27,7 @@ MOST_LINES = 10
 """This many damaged lines are listed by their numbers."""
 SINCE_HELP = "Only what came since: a date (2025-11-30), a time, or a span (30m, 24h, 7d)."
 HEAD = ("CALLS", "FAILED", "INPUT", "CACHED", "WRITTEN", "OUTPUT", "COST")
+_NO_TOKENS = Tokens()
 _SPANS = {"m": 60e3, "h": 3600e3, "d": 86400e3, "w": 7 * 86400e3}
 _FIGURES = {"timestamp": 1e15, "charactersIn": MAX_COUNT, "charactersOut": MAX_COUNT, "costUsd": MAX_DOLLARS}
 """Figures of an entry, each with its largest possible value: a larger one is not counted."""
@@ -48,15 +49,17 @@ Key = Callable[[SumLine], str]
 
 @dataclass(slots=True)
 class Sum:
-    """What some entries come to: *totals*, and the money exactly."""
+    """What some entries come to: *totals*, the money exactly, and of how many calls of models that were answered nobody told tokens."""
 
     calls: int = 0
+    unknown_tokens: int = 0
     pico_dollars: int = 0
     totals: Totals = field(default_factory=Totals)
 
     def add(self, entry: AccountingEntry) -> None:
         """Add one entry."""
         self.calls += not entry.retried
+        self.unknown_tokens += _has_unknown_tokens(entry)
         self.pico_dollars += pico(entry.cost_usd or 0.0)
         add_entry(self.totals, entry)
 
@@ -70,7 +73,7 @@ class Sum:
         values = figures(self.totals)
         if values["costUsd"] is not None:
             values["costUsd"] = self.pico_dollars / PICO
-        return {"calls": self.calls, "failed": self.failed, **{name: values[name] for name in _SHOWN}}
+        return {"calls": self.calls, "failed": self.failed, **{name: values[name] for name in _SHOWN}, "unknownTokens": self.unknown_tokens}
 
     def cells(self) -> tuple[str, ...]:
         """Return the sum as cells of a table."""
@@ -78,6 +81,12 @@ class Sum:
         tokens = (totals.all_input_tokens, totals.cache_read_input_tokens, totals.cache_write_input_tokens, totals.output_tokens)
         cost = cost_cell(self.pico_dollars, totals.known_costs, totals.unknown_costs)
         return (*(f"{count:,}" for count in (self.calls, self.failed, *tokens)), cost)
+
+
+def _has_unknown_tokens(entry: AccountingEntry) -> bool:
+    """Tell whether an entry is of a model's answer whose tokens nobody told: no failure, replay or credit."""
+    is_answer = entry.type == "llm" and entry.status == "ok" and entry.replay_of is None and (entry.cost_usd or 0.0) >= 0
+    return is_answer and entry.tokens == _NO_TOKENS
 
 
 def read_ledger(where: Directory) -> Book:
@@ -157,8 +166,18 @@ def credit_lines(lines: Sequence[SumLine]) -> list[str]:
     return [f"includes {message} {dollars_of(credited.pico_dollars)}: entries with a negative cost, which lower these sums"]
 
 
-def replay_lines(lines: Sequence[SumLine]) -> list[str]:
-    """Return a line about calls that got recorded answers, if there are any."""
+def notes(lines: Sequence[SumLine]) -> list[str]:
+    """Return the lines below a table of sums: about credits, unknown tokens and recorded answers, if there are any."""
+    return [*credit_lines(lines), *_unknown_lines(lines), *_replay_lines(lines)]
+
+
+def _unknown_lines(lines: Sequence[SumLine]) -> list[str]:
+    count = total(lines).unknown_tokens
+    one, more = "1 call of a model has no tokens: what it took", f"{count:,} calls of models have no tokens: what they took"
+    return [f"{one if count == 1 else more} was not told, and is not in these sums"] if count else []
+
+
+def _replay_lines(lines: Sequence[SumLine]) -> list[str]:
     count = sum(line.entry.replay_of is not None and not line.entry.retried for line in lines)
     calls = "1 call" if count == 1 else f"{count:,} calls"
     return [f"{calls} got a recorded answer (optree replay, optree fork), and cost nothing"] if count else []

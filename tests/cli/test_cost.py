@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
+TOKENS = {"tokens": {"outputTokens": 1}}
 SUM = [
     *("calls", "failed", "inputTokens", "cacheReadInputTokens", "cacheWriteInputTokens", "outputTokens", "reasoningOutputTokens"),
     *("charactersIn", "charactersOut"),
@@ -28,7 +29,7 @@ def test_one_session(ended):
         "damagedLines",
         "repeated",
     ] == list(found)
-    assert [*SUM, "costUsd", "unknownCosts"] == list(found["total"])
+    assert [*SUM, "costUsd", "unknownCosts", "unknownTokens"] == list(found["total"])
     assert ["researcher", "helper"] == [one["name"] for one in found["byAgent"]]
     [model], [tool] = found["byModel"], found["byTool"]
     assert ("openai:gpt-4o", 1, 800, 60, 0.0031) == tuple(model[key] for key in ("name", "calls", "inputTokens", "outputTokens", "costUsd"))
@@ -40,6 +41,23 @@ def test_text(ended):
     lines = ended.read("cost").stdout.splitlines()
     assert ["CALLS", "FAILED", "INPUT", "CACHED", "WRITTEN", "OUTPUT", "COST"] == lines[0].split()
     assert ["total", "2", "0", "800", "0", "0", "60", "$0.003100"] == lines[-1].split()
+
+
+def test_tokens_that_nobody_told(optree):
+    """Calls that were answered and whose tokens nobody told are counted and said, beside failures, replays, credits and tools."""
+    entries = [
+        {"timestamp": 1e12 + number, "type": "llm", "agentId": "a", "provider": "p", "model": "m", "status": "ok"} | more
+        for number, more in enumerate(
+            [{}, {"costUsd": 0.5}, TOKENS, {"costUsd": -0.5}, {"status": "failed"}, {"replayOf": "t:1.1"}, {"type": "tool"}]
+        )
+    ]
+    write_ledger(optree, entries)
+    found = optree.json("cost", "--all")
+    assert [2, 2, 0] == [found["total"]["unknownTokens"], found["byModel"][0]["unknownTokens"], found["byTool"][0]["unknownTokens"]]
+    said = "2 calls of models have no tokens: what they took was not told, and is not in these sums\n"
+    assert [said in optree.read(*command).stdout for command in (("cost", "--all"), ("ledger",))] == [True, True]
+    write_ledger(optree, entries[1:])
+    assert "\n1 call of a model has no tokens: what it took" in optree.read("cost", "--all").stdout
 
 
 def test_parts_add_up(optree):
@@ -62,7 +80,7 @@ def test_parts_add_up(optree):
 
 def test_shown_parts_add_up(optree):
     """The amounts that are printed add up too, however small they are."""
-    write_ledger(optree, [{"timestamp": 1e12, "type": "llm", "agentId": name, "costUsd": 0.0000004} for name in "abc"])
+    write_ledger(optree, [{"timestamp": 1e12, "type": "llm", "agentId": name, **TOKENS, "costUsd": 0.0000004} for name in "abc"])
     lines = optree.read("cost", "--all").stdout.splitlines()
     assert ["$0.0000004"] * 3 == [
         line.split()[-1] for line in lines if line.startswith("  ") and "unknown" not in line and "CALLS" not in line
@@ -158,6 +176,7 @@ def write_ledger(optree, entries):
 def test_credits_are_said(optree):
     """A negative cost is taken off the bill, and both forms of output say so; without one there is no note."""
     entries = [{"timestamp": 1e12, "type": "llm", "agentId": "a", "costUsd": cost} for cost in (1.0, -0.25, -1.25)]
+    entries[0] |= TOKENS
     write_ledger(optree, entries)
     *_, total, note = optree.read("cost", "--all").stdout.splitlines()
     assert "-$0.500000" == total.split()[-1]
