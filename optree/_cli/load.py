@@ -26,13 +26,14 @@ from optree._cli.options import (
 from optree._cli.program import command_line
 from optree._cli.run import MOST_NAMED, Tracing, run_traced
 from optree._cli.screen import figures, paint, show, show_json, unpainted, when
-from optree._cli.sessions import Row, open_session, resume_of, run_with, state_of, unfinished
+from optree._cli.sessions import Row, State, is_auto, open_session, resume_of, run_with, state_of, unfinished
 from optree._nodes import OperationNode, SessionNode, TurnNode
 from optree._store.directory import Directory
 from optree._store.recovery import Loaded
 from optree._store.runs import MOST_LOOKED_AT, was_auto
 from optree._tree.path import Path
 from optree._tree.text import duration, format_totals, format_tree, seen_of, took
+from optree._tree.walk import walk_ops
 from optree._values import decode
 from optree._visible import coloured, one_line
 from optree.redaction import redact
@@ -105,6 +106,8 @@ def _show(loaded: Loaded, live: FilePath | None, others: list[Row], where: Direc
         lines.append(f"watch it with: {command_line(['optree', 'logs', '-f', loaded.txn, *flags(where, billing=False)])}")
     else:
         lines.append(f"{'continue it' if state == 'ended' else 'go on'} with: {resume_of(loaded, where)}")
+    if (fork := _fork_of(loaded, state, where)) is not None:
+        lines.append(f"or begin anew with what was answered before it broke off: {fork}")
     if others:
         count = "1 more session" if len(others) == 1 else f"{len(others):,} more sessions"
         lines.append(f"of its run {count} did not end; a program goes on with one, and begins others anew:")
@@ -123,6 +126,21 @@ def _going_on(loaded: Loaded) -> list[SessionNode | TurnNode | OperationNode]:
     sessions = {node.path for node in nodes if isinstance(node, SessionNode)}
     innermost = [node for node in nodes if not isinstance(node, OperationNode) or node.path not in sessions]
     return sorted(innermost, key=lambda node: -len(Path.parse(node.path).parts))
+
+
+def _fork_of(loaded: Loaded, state: State, where: Directory) -> str | None:
+    """Return the command that runs a program again which knows nothing of optree, with all answers up to the call that broke off."""
+    from optree._capture.replay import OVER_WEBSOCKET, PROTOCOL
+
+    calls = [node for node in loaded.open_nodes() if isinstance(node, OperationNode) and node.kind in ("llm", "tool")]
+    calls = [call for call in calls if not any(other.path.startswith(f"{call.path}.") for other in calls)]
+    if state != "interrupted" or not calls or not is_auto(loaded):
+        return None
+    first = min(calls, key=lambda call: call.started_at)
+    ahead = [op for _, _, op in walk_ops(loaded.session) if op.started_at < first.started_at]
+    if any(op.attributes.get(PROTOCOL) == OVER_WEBSOCKET for op in ahead):
+        return None  # a fork gives no answers over websockets
+    return command_line(["optree", "fork", loaded.txn, "--at", first.path, *flags(where), "--", "CMD"])
 
 
 def _last_state(node: SessionNode | TurnNode | OperationNode, style: Any) -> str:
@@ -161,6 +179,7 @@ def _plain(loaded: Loaded, live: FilePath | None, others: list[Row], where: Dire
         "open": [_open(node) for node in _going_on(loaded)],
         "totals": figures(session.totals),
         "resume": None if state == "running" else resume_of(loaded, where),
+        "fork": _fork_of(loaded, state, where),
         "others": [
             {"txn": row.txn, "agentId": row.agent, "startedAt": row.started_at, "resume": _resume_other(row, where)} for row in others
         ],

@@ -280,9 +280,14 @@ def say_run(told: str, txn: str, directory: Directory, command: str) -> None:
         complain(f"session {txn} is one of {count:,} of its run; all of them: {shown}")
 
 
+def is_auto(loaded: Loaded) -> bool:
+    """Tell whether the program of a session was recorded without a change of it."""
+    return object_of(loaded.session.attributes.get("ingress")).get("auto") is True
+
+
 def resume_of(loaded: Loaded, directory: Directory) -> str:
     """Return the command that goes on with a session."""
-    return going_on(loaded.txn, directory, auto=object_of(loaded.session.attributes.get("ingress")).get("auto") is True)
+    return going_on(loaded.txn, directory, auto=is_auto(loaded))
 
 
 def _loaded(txn: str, directory: Directory) -> Loaded:

@@ -118,6 +118,24 @@ def test_a_fork_within_one_of_several_sessions(line, provider):
     assert run.stderr.endswith(f"optree: {told.format(line.second)}\n")
 
 
+def test_a_fork_where_a_kill_broke_off(line, provider):
+    """`optree load` names the fork that goes on behind the call that a kill broke off: nothing is asked again that was answered."""
+    line.agent.write_text(PROGRAM.replace('print("ran")', "import os, pathlib; pathlib.Path('kill').exists() and os.kill(os.getpid(), 9)"))
+    (line.folder / "kill").touch()
+    provider.says(CHAT_TOOL)
+    command = [sys.executable, "agent.py", provider.url, "Athens?"]
+    line("run", "--auto", "--", *command, code=137)
+    [txn] = line.txns() - set(line.recorded)
+    fork = f"optree fork {txn} --at 1.2 -- CMD"
+    assert f"\nor begin anew with what was answered before it broke off: {fork}\n" in line.read("load", txn).stdout
+    assert [fork, None] == [line.json("load", one)["fork"] for one in (txn, line.first)]
+    (line.folder / "kill").unlink()
+    provider.says(CHAT)
+    run = line("fork", txn, "--at", "1.2", "--", *command)
+    assert ("It rains\n", 2) == (run.stdout, len(provider.requests))
+    assert f"1 of 1 calls of models were answered as in {txn}; " in run.stderr
+
+
 def test_one_session_alone(line, provider):
     """A file's path means the session in it alone, as it was recorded."""
     file = f"base/sessions/{line.second}.json.zst"

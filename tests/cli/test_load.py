@@ -62,7 +62,7 @@ def test_killed_session(killed):
 def test_json(killed):
     """--json has an exact shape, and the whole tree in it."""
     found = killed.json("load", "last")
-    assert ["txn", "agentId", "state", "damage", "sources", "open", "totals", "resume", "others", "session"] == list(found)
+    assert ["txn", "agentId", "state", "damage", "sources", "open", "totals", "resume", "fork", "others", "session"] == list(found)
     assert (killed.txn, "researcher", "interrupted") == (found["txn"], found["agentId"], found["state"])
     assert {"state": "clean", "said": [], "flaws": []} == found["damage"]
     assert [("1", "turn", "1"), ("", "session", "researcher")] == [(one["path"], one["kind"], one["name"]) for one in found["open"]]
