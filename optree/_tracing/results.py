@@ -198,6 +198,19 @@ class ModelResult(OpResult):
             self._account(answer, provider, status)
         if status == "ok":
             super().returned(answer)
+        else:
+            self._broke_off(answer)
+
+    def _broke_off(self, answer: dict[str, Any]) -> None:
+        """Log the function calls that had come when a stream broke off: of such an answer the response has the text only."""
+        from optree._messages import ToolCallPart, answers, message
+
+        parts = [part for one in answers(answer) for told in one.messages for part in message(told).parts]
+        calls = [part for part in parts if isinstance(part, ToolCallPart)]
+        if calls:
+            details = {"tool_calls": [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in calls]}
+            names = f"a call of {calls[0].name}" if len(calls) == 1 else f"{len(calls)} function calls"
+            self._op.log(f"the answer broke off behind {names}", details=details)
 
     def _begins(self, assembly: Assembly) -> None:
         """Record what a stream tells before its text, which a kill would take: the model, the provider, and the tokens that were sent."""

@@ -291,3 +291,61 @@ def test_what_cannot_be_given(provider):
         assert httpx.RemoteProtocolError is ask(provider.url)[1]
     with pytest.raises(AssertionError, match=r"the call at 1\.1 of test-1 was broken off when it was recorded"), replay(recorded.tree):
         assert ask(provider.url)[1] is None
+
+
+_CALLS = [{"index": 0, "id": "call-1", "type": "function", "function": {"name": "weather", "arguments": '{"city": '}}]
+_BLOCK = {"type": "tool_use", "id": "call-1", "name": "weather", "input": {}}
+_ITEM = {"type": "function_call", "id": "fc-1", "call_id": "call-1", "name": "weather", "arguments": "", "status": "in_progress"}
+_BEGUN = {"id": "msg-1", "type": "message", "role": "assistant", "model": "claude-5", "content": [], "usage": {"input_tokens": 8}}
+CUT_CALLS = {
+    "chat": (
+        "/v1/chat/completions",
+        [
+            {"object": "chat.completion.chunk", "model": "gpt-5", "choices": [{"index": 0, "delta": {"tool_calls": _CALLS}}]},
+            {
+                "object": "chat.completion.chunk",
+                "model": "gpt-5",
+                "choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "function": {"arguments": '"Ath'}}]}}],
+            },
+        ],
+    ),
+    "messages": (
+        "/v1/messages",
+        [
+            {"type": "message_start", "message": _BEGUN},
+            {"type": "content_block_start", "index": 0, "content_block": _BLOCK},
+            {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": '{"city": '}},
+            {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": '"Ath'}},
+        ],
+    ),
+    "responses": (
+        "/v1/responses",
+        [
+            {"type": "response.created", "response": {"id": "r-1", "object": "response", "model": "gpt-5", "output": []}},
+            {"type": "response.output_item.added", "output_index": 0, "item": _ITEM},
+            {"type": "response.function_call_arguments.delta", "output_index": 0, "delta": '{"city": '},
+            {"type": "response.function_call_arguments.delta", "output_index": 0, "delta": '"Ath'},
+        ],
+    ),
+}
+"""Beginnings of streams in which a function is called, and what they are of."""
+
+
+def with_stream(url, asked):
+    """Read a stream to its end."""
+    with httpx.stream("POST", url, json=asked) as answer:
+        answer.read()
+
+
+@pytest.mark.parametrize("interface", CUT_CALLS)
+def test_function_calls_of_a_stream_that_broke_off(provider, interface):
+    """The function calls that had come when a stream broke off are in a log line of its op, as far as they had come."""
+    path, values = CUT_CALLS[interface]
+    provider.says(in_events(values, len(values)))
+    asked = {"model": "gpt-5", "input" if interface == "responses" else "messages": QUESTION, "stream": True}
+    with capture() as caught, optree.session("agent"), optree.turn(), pytest.raises(httpx.RemoteProtocolError):
+        with_stream(f"{provider.url}{path}", asked)
+    [op] = llms(caught)
+    line = next(line for line in op.logs if line.message.startswith("the answer broke off"))
+    assert ("failed", "the answer broke off behind a call of weather") == (op.status, line.message)
+    assert {"tool_calls": [{"id": "call-1", "name": "weather", "arguments": '{"city": "Ath'}]} == decode(line.details)
