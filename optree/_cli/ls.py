@@ -11,7 +11,6 @@ import typer
 from optree._cli.options import Json, SessionsDir, directory
 from optree._cli.screen import paint, show, show_json, size, table, when, working
 from optree._cli.sessions import Row, check_directory, describe
-from optree._store.runs import run_of
 from optree._tree.totals import cost_cell, pico
 from optree._visible import coloured
 
@@ -38,16 +37,15 @@ def ls(
         for session in saved:
             rows.append(describe(session, where))
             step()
-    runs = [run_of(session) for session in saved]
     if as_json:
-        show_json([row.plain() | {"run": run} for row, run in zip(rows, runs, strict=True)])
+        show_json([row.plain() for row in rows])
         return
     if not rows:
         show(f"no sessions in {where.sessions}; record one with: optree run -- python your_agent.py")
         return
-    firsts = {run: row.txn for row, run in zip(rows, runs, strict=True)}  # the last that is listed began first
-    several = {run for run, count in Counter(runs).items() if count > 1}
-    cells = [(*_cells(row), *([firsts[run] if run in several else ""] if several else [])) for row, run in zip(rows, runs, strict=True)]
+    firsts = {row.run: row.txn for row in rows}  # the last that is listed began first
+    several = {run for run, count in Counter(row.run for row in rows).items() if count > 1}
+    cells = [(*_cells(row), *([firsts[row.run] if row.run in several else ""] if several else [])) for row in rows]
     columns = ("TXN", "AGENT", "STATE", "STARTED", "DURATION", "TOKENS", "COST", "SIZE", *(["RUN"] if several else []))
     head, *lines = table(columns, cells, "    rrrr")
     if coloured(sys.stdout):

@@ -24,7 +24,7 @@ from optree._store.lock import is_running
 from optree._store.options import StoreOptions
 from optree._store.plain_values import number_of, object_of
 from optree._store.recovery import Loaded, load, names_file
-from optree._store.runs import MOST_LOOKED_AT, ProgramRun, find_run
+from optree._store.runs import MOST_LOOKED_AT, ProgramRun, find_run, run_in, run_of
 from optree._store.settle import settle_all
 from optree._tree import Tree
 from optree._tree.redacted import outline
@@ -83,6 +83,8 @@ class Row:
     """Bytes on disk."""
     lossy: bool = False
     """True if something of it could not be read, or was lost before it was resumed."""
+    run: str = ""
+    """The id of the run that recorded it."""
 
     def lasted(self, least: str = "at least ") -> str:
         """Return the duration for people, behind *least* if it was longer; empty if it is not known."""
@@ -101,6 +103,7 @@ class Row:
             "durationSeconds": None if self.duration is None else round(self.duration, 3),
             "bytes": self.size,
             **figures(self.totals),
+            "run": self.run,
         }
 
 
@@ -128,7 +131,8 @@ def describe(saved: Saved, directory: Directory) -> Row:
     state: State = "interrupted" if ended is None else _ended(status, result.get("success"))
     known_for = lasted(created, until, number_of(meta.get("untimedUntil")), broke_off=state == "interrupted")
     lossy = bool(meta.get("damage")) or meta.get("txn", saved.txn) != saved.txn
-    return Row(saved.txn, str(meta["agentId"]), state, created, _seconds(known_for), known, bytes_of(saved), lossy)
+    run = run_in(meta.get("ingress"), saved.txn)
+    return Row(saved.txn, str(meta["agentId"]), state, created, _seconds(known_for), known, bytes_of(saved), lossy, run)
 
 
 def _seconds(milliseconds: float | None) -> float | None:
@@ -147,7 +151,7 @@ def _from_tree(saved: Saved, directory: Directory) -> Row:
     try:
         loaded = load(saved.snapshot if saved.live is None and saved.snapshot else saved.txn, directory)
     except (OptreeError, OSError, RecursionError):
-        return Row(saved.txn, "", "damaged", saved.modified * 1e3, None, Totals(), bytes_of(saved))
+        return Row(saved.txn, "", "damaged", saved.modified * 1e3, None, Totals(), bytes_of(saved), run=run_of(saved))
     return row_of(loaded, saved)
 
 
@@ -157,7 +161,8 @@ def row_of(loaded: Loaded, saved: Saved) -> Row:
     state = state_of(session, saved.live)
     known_for = took(session, seen_of(session, live=state == "running"))
     lossy = loaded.damage.state == "damaged"
-    return Row(saved.txn, session.agent_id, state, session.started_at, _seconds(known_for), session.totals, bytes_of(saved), lossy)
+    run, lasted_for = run_in(session.attributes.get("ingress"), saved.txn), _seconds(known_for)
+    return Row(saved.txn, session.agent_id, state, session.started_at, lasted_for, session.totals, bytes_of(saved), lossy, run)
 
 
 def state_of(session: SessionNode, live: Path | None) -> State:

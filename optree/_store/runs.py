@@ -41,6 +41,12 @@ def run_of(saved: Saved) -> str:
     return _told(saved) or saved.txn
 
 
+def run_in(ingress: object, txn: str) -> str:
+    """Return the same as `run_of` for a session of which its `ingress` is known."""
+    run = ingress.get("run") if is_object(ingress) else None
+    return run if isinstance(run, str) and is_txn(run) else txn
+
+
 def was_auto(saved: Saved) -> bool:
     """Tell whether the program of a session was recorded without a change of it, as by `optree run --auto`."""
     return (_ingress(saved) or {}).get("auto") is True
@@ -49,10 +55,7 @@ def was_auto(saved: Saved) -> bool:
 def _told(saved: Saved) -> str | None:
     """Return the same as `run_of`; None where the files cannot be read."""
     ingress = _ingress(saved)
-    if ingress is None:
-        return None
-    run = ingress.get("run")
-    return run if isinstance(run, str) and is_txn(run) else saved.txn
+    return None if ingress is None else run_in(ingress, saved.txn)
 
 
 def _ingress(saved: Saved) -> dict[str, Any] | None:
