@@ -399,6 +399,10 @@ GIVEN = {
     '{"kty": "EC", "x": "f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8T", "d": "jpsQnnGQmL-YBIffH1136cspYG6-0iY7"}': (
         '{"kty": "EC", "x": "f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8T", "d": "[REDACTED]"}'
     ),
+    "[[ ## password ## ]]\nhunter2\n\n[[ ## city ## ]]\nx": "[[ ## password ## ]]\n[REDACTED]\n\n[[ ## city ## ]]\nx",
+    "[[ ## city ## ]]\nx\n\n[[ ## api_key ## ]]\na b\nc": "[[ ## city ## ]]\nx\n\n[[ ## api_key ## ]]\n[REDACTED]",
+    '{"a": "[[ ## auth ## ]]\\na b\\n\\n[[ ## c ## ]]\\nx"}': '{"a": "[[ ## auth ## ]]\\n[REDACTED]\\n\\n[[ ## c ## ]]\\nx"}',
+    '{"a": "[[ ## password ## ]]\\nhunter2", "x": 1}': '{"a": "[[ ## password ## ]]\\n[REDACTED]", "x": 1}',
     '{\\"k\\": \\"AyM1SysPpbyDfgZld3umj1qzKObwVMko\\", \\"kty\\": \\"oct\\"}': ('{\\"k\\": \\"[REDACTED]\\", \\"kty\\": \\"oct\\"}'),
 }
 """What a text gives to names of credentials, and what is shown of it."""
@@ -517,5 +521,9 @@ HARMLESS = (
     '{"kty": "EC", "x": "f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8T"} {"d": "jpsQnnGQmL-YBIffH1136cspYG6-0iY7"}',
     '{"pass": "b", "fail": "c"}',
     '<input type="password" name="p" value="">',
+    "[[ ## password ## ]]\n{password}\n\n[[ ## answer ## ]]\n{answer}",
+    "[[ ## password ## ]]\n\n\n[[ ## answer ## ]]\nx",
+    "the field `[[ ## password ## ]]`, then the marker for `[[ ## completed ## ]]`.",
+    "[[ ## token ## ]]\nParis\n\n[[ ## completed ## ]]",
 )
 """Texts that only look like credentials, or name one without giving it."""

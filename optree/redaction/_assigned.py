@@ -16,6 +16,7 @@ from optree.redaction._extent import (
     Credential,
     begins_schema,
     end_of_container,
+    field,
     is_code,
     is_count,
     is_other,
@@ -25,7 +26,7 @@ from optree.redaction._extent import (
 )
 
 _TAIL = Pattern(
-    r"[A-Za-z0-9_-]{0,128}+(?:(\\{0,15}[\"'`]\]?\s{0,8}[:=>,}]|[ \t]{0,16}(?:\*\*)?(?:[:=>]|%3[ADad])|[ \t*`]{0,16}\|)"
+    r"[A-Za-z0-9_-]{0,128}+(?:(\\{0,15}[\"'`]\]?\s{0,8}[:=>,}]|[ \t]{0,16}(?:\*\*)?(?:[:=>]|%3[ADad])|[ \t*`]{0,16}\|| ## \]\])"
     r"|(\\{0,15}[\"']?(?=[\s/>]))(?:[ \t]{1,16}(?=[^\s-]))?)"
 )
 """What follows a word in a name that is given something: in the first group; otherwise an attribute or a flag may end there."""
@@ -66,6 +67,8 @@ _ENDS_QUOTE = Pattern(r"[ \t]{0,4}(?:[)\],};+%]|\.format|\r?\n|$)")
 _IN_CELL = Pattern(r"\|[^|\n]{0,64}$")
 _END_OF_CELL = Pattern(r"`?[ \t]{0,64}\|")
 _USER = Pattern(r"[\"'](?:user|user_?name|login|email|uid)\\{0,15}[\"']\s{0,8}:", re.IGNORECASE)
+_FIELD = Pattern(r"\[\[ ## ([A-Za-z0-9_-]{2,128}+) ## \]\](\r?\n|(?:\\{1,15}r)?\\{1,15}n)(?!\2|\{\1\}|\Z)")
+"""A field of a prompt that has a value, and is not only shown with a placeholder."""
 _PRIVATE = Pattern(r"(\\{0,15}[\"'])(?:d|p|q|dp|dq|qi|k)\1\s{0,8}:\s{0,8}\1([\w-]{8,})\1")
 """Private members of a JSON Web Key (RFC 7518, 6)."""
 _KEY = 8192
@@ -91,8 +94,8 @@ _PATH = Pattern(r"(?:^|[\s\"'`:=(\[])(?:~|\.{1,2})?/(?:[\w.+-]+/)*$")
 _FURTHER = Pattern(r"[ \t][A-Za-z\[]")
 
 
-OPENERS = ("--", "<", "define ", "define\t", "setenv ", "setenv\t", "setx ", "setx\t", "ENV ", "ENV\t")
-"""Behind one of these a name may have a value without a sign: a flag, an attribute of a tag, a definition."""
+OPENERS = ("--", "<", "[[ ## ", "define ", "define\t", "setenv ", "setenv\t", "setx ", "setx\t", "ENV ", "ENV\t")
+"""Behind one of these a name may have a value without a sign: a flag, an attribute of a tag, a field of a prompt, a definition."""
 
 
 class Places(NamedTuple):
@@ -163,6 +166,7 @@ def assigned(text: str, where: Places, is_secret: Callable[[str], bool]) -> Iter
         yield from _contents(text, where.attributes, is_secret)
     if where.names:
         yield from _pairs(text, is_secret)
+        yield from _fields(text, is_secret)
         if is_secret("private_key"):
             yield from _private(text, [at for at in where.names if text.startswith("kty", at)])
 
@@ -317,6 +321,18 @@ def _pairs(text: str, is_secret: Callable[[str], bool]) -> Iterator[Credential]:
     for match in _VALUE_FIRST.finditer(text):
         if is_secret(match[3]):
             yield Credential(match.start(2) + len(match[1]), match.end(2) - len(match[1]), REDACTED, match.start())
+
+
+def _fields(text: str, is_secret: Callable[[str], bool]) -> Iterator[Credential]:
+    """Yield the values of fields in a prompt as DSPy writes it."""
+    until = 0
+    for match in _FIELD.finditer(text) if "[[ ## " in text else ():
+        if match.start() < until or not is_secret(match[1]):
+            continue
+        credential = field(text, match.end(), match.start(), match[2])
+        if not is_other(match[1], text[credential.start : credential.stop]):
+            until = credential.stop
+            yield credential
 
 
 def _contents(text: str, names: Iterable[int], is_secret: Callable[[str], bool]) -> Iterator[Credential]:

@@ -210,6 +210,14 @@ def _block(text: str, start: int, begun: int, own: int, newline: str, slashes: i
     return Credential(start, limit if at < limit else stop, REDACTED, begun, not slashes)
 
 
+def field(text: str, at: int, begun: int, newline: str) -> Credential:
+    """Return a value that is followed by an empty line; in a text inside JSON, where a *newline* is escaped, it ends with that at last."""
+    slashes = newline.count("\\", newline.find("r") + 1)
+    limit = at + closing(text[at : at + _LONGEST_BLOCK], 0, slashes - 1, '"') if slashes else len(text)
+    stop = text.find(newline * 2, at, limit)
+    return Credential(at, limit if stop < 0 else stop, REDACTED, begun, stop < 0 and not slashes)
+
+
 def looks_random(value: str) -> bool:
     """Tell whether a text looks like a key or password, not like a word: digits among letters, and many kinds of characters."""
     if len(value) < SHORTEST or not any(map(str.isdigit, value)) or not any(map(str.isalpha, value)):

@@ -11,7 +11,7 @@ HELD = 8192
 _KEPT = 1024
 _KEY_END = Pattern(r"-----END[A-Z0-9 ]{0,60}-----")
 _OPEN_END = Pattern(
-    r"(?:[:,=\[{(>\\]|:[ \t]{1,8}\|[-+0-9]{0,2}|:[ \t]{1,8}>[-+0-9]{1,2}"
+    r"(?:[:,=\[{(>\\]| ## \]\]|:[ \t]{1,8}\|[-+0-9]{0,2}|:[ \t]{1,8}>[-+0-9]{1,2}"
     r"|\b(?:machine|login|account)(?:[ \t]{1,8}[^\s\\]{1,100})?|\bpassword)\s*$"
 )
 """What a line ends with whose last name may be given a value by the next; also in a netrc file, which gives a word at a time."""

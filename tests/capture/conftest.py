@@ -18,6 +18,9 @@ from tests.capture.documented import EITHER, Documented
 from tests.capture.provider import Provider, Reply
 from tests.cli.conftest import ROOT, CommandLine
 
+KEY = "sk-proj-Zq8LmN4xT7vBc9Kq8LmN4xT7vB"
+"""A credential that is told by its form."""
+
 
 def outcome(function):
     """Return what a program comes to."""
@@ -134,6 +137,18 @@ def recording(hooked):  # noqa: ARG001 - the hooks are there before
     """Return what a test records, with the hooks in."""
     with capture() as recording:
         yield recording
+
+
+@pytest.fixture
+def saved(tmp_path, hooked):  # noqa: ARG001 - as above
+    """Save what a test records without credentials, and return what reads all of that."""
+    optree.configure(base_dir=tmp_path, console=False, redacted_save=True, compression="none")
+
+    def read():
+        assert optree.flush("snapshot", 60)
+        return "".join(path.read_text() for path in tmp_path.glob("sessions/*.json"))
+
+    return read
 
 
 @pytest.fixture

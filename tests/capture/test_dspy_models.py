@@ -14,6 +14,7 @@ os.environ |= {"DSPY_CACHEDIR": os.environ.get("DSPY_CACHEDIR") or tempfile.mkdt
 import dspy
 from dspy._vendor.lm15.transports import StdlibAsyncTransport, StdlibTransport
 from dspy.clients import execution
+from dspy.utils import DummyLM
 from dspy.utils.callback import BaseCallback
 from dspy.utils.parallelizer import ParallelExecutor
 
@@ -24,7 +25,7 @@ from optree._nodes import REPLAY_OF
 from optree._tree import walk_ops
 from optree._values import decode
 from optree.testing import capture
-from tests.capture.conftest import outcome, stay_what_they_are, survives, twice, with_hooks
+from tests.capture.conftest import KEY, outcome, stay_what_they_are, survives, twice, with_hooks
 from tests.capture.documented_dspy import ANSWER, LOOKS, USAGE, says
 from tests.capture.dspy_programs import (  # noqa: F401 - model_of_dspy is a fixture
     LOOK_AND_TELL,
@@ -289,6 +290,27 @@ def test_the_program_sees_no_difference(provider, case, tool):
 
     for way in (plain, awaited):
         assert result(way) == with_hooks(lambda way=way: result(way))
+
+
+@pytest.mark.parametrize("adapter", [dspy.ChatAdapter, dspy.JSONAdapter, dspy.XMLAdapter])
+def test_credentials(saved, adapter):
+    """A credential that its form tells, or the name of an input or an argument, is not saved; model and tool get it as it is."""
+    got = []
+
+    def login(city: str, api_key: str) -> str:
+        got.append(api_key)
+        return f"rain in {city}"
+
+    asks = {"next_thought": "look", "next_tool_name": "login", "next_tool_args": {"city": "Athens", "api_key": "hunter3"}}
+    done = {"next_thought": "done", "next_tool_name": "finish", "next_tool_args": {}}
+    model = DummyLM([asks, done, {"reasoning": "wet", "answer": "It rains"}], adapter=adapter())
+    with dspy.context(lm=model, adapter=adapter()):
+        agent = dspy.ReAct("password, question -> answer", tools=[login])
+        assert "It rains" == agent(password="hunter2", question=f"Weather? {KEY}").answer
+    told, asked = saved(), str(model.history)
+    assert (["hunter3"], 3) == (got, len(model.history))
+    assert [(True, False)] * 3 == [(one in asked, one in told) for one in (KEY, "hunter2", "hunter3")]
+    assert "Athens" in told
 
 
 @pytest.mark.usefixtures("model")

@@ -312,6 +312,7 @@ def test_secrets_in_a_stream(sample):
     [
         ('"password":\n  "hunter2correct"\n', f'"password":\n  "{REDACTED}"\n'),
         ('("password",\n "hunter2correct")\n', f'("password",\n "{REDACTED}")\n'),
+        ("[[ ## password ## ]]\nhunter2\n", f"[[ ## password ## ]]\n{REDACTED}"),
         ("<password>\nhunter2correct</password>\n", f"<password>{REDACTED}</password>\n"),
     ],
 )
@@ -426,6 +427,7 @@ HOSTILE = sorted(
         ),
         *('"name":"a",', '"name":"key",', '"value":"', "\\u0041", "\\/", "1:", "1.", "a@", "a.b", "password is ", '["token","', "--token "),
         *("password: |\n", "password: |\\n  x\\n", "password='\n", '"pass":', '"kty":', "<input name=token ", "| token | ", "-us1", "NTE"),
+        *("[[ ## token ## ]]\n", "[[ ## auth ## ]]\\n"),
         *("\x1b", "\x1b[", "\x1b[m", "\x1b]", "\x1b]\x07", "\\u001b[1m", "\\u001b]", "%", "%25", "%1b[", "\x9b"),
     }
     - {""}
