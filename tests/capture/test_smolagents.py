@@ -20,6 +20,7 @@ import optree
 from optree._nodes import Tokens
 from optree._tree import walk_sessions
 from optree._values import decode
+from tests.capture.conftest import outcome
 from tests.capture.recordings import calls_of, ops_of, paths_of
 from tests.capture.smols import (  # noqa: F401 - model_of_smolagents is a fixture
     ANSWER,
@@ -85,6 +86,42 @@ def test_tools_have_arguments_and_results(recording, provider, model):
     assert ({"answer": "It rains"}, "It rains") == (decode(final.request.payload), decode(final.response.payload))
 
 
+@tool
+def look(where: dict, at: str = "noon") -> str:
+    """Look.
+
+    Args:
+        where: Where.
+        at: When.
+    """
+    return f"{len(where)} {at}"
+
+
+@pytest.mark.parametrize(
+    ("args", "told", "expected"),
+    [
+        (({"place": "Athens"},), {}, {"where": {"place": "Athens"}}),
+        (({"where": {}, "at": "dawn"},), {}, {"where": {}, "at": "dawn"}),
+        (({}, "dawn"), {}, {"where": {}, "at": "dawn"}),
+        (({"where": "Athens"},), {"at": "dawn"}, {"where": {"where": "Athens"}, "at": "dawn"}),
+        ((), {"where": {}, "at": "dawn"}, {"where": {}, "at": "dawn"}),
+    ],
+)
+def test_arguments_of_a_tool(recording, args, told, expected):
+    """A tool that the program calls has its arguments by name, in each way to give them; one mapping may have them all."""
+    with optree.session("lead"):
+        found = look(*args, **told)
+    [op] = ops_of(recording, "look")
+    assert (expected, found) == (decode(op.request.payload), decode(op.response.payload))
+
+
+def test_arguments_that_a_tool_does_not_take(recording):
+    """A tool that the program calls with more than it takes is a failed op."""
+    with optree.session("lead"), pytest.raises(TypeError):
+        weather("Athens", "Rome")
+    assert [({"city": "Athens"}, "failed")] == [(decode(op.request.payload), op.status) for op in ops_of(recording, "weather")]
+
+
 @pytest.mark.captured("smolagents", "CodeAgent", "tools", added="one line", checks=("calls", "tools"))
 def test_code(recording, provider, model):
     """Code is an op with what it is, what it came to and what it printed; tools that it calls, in a thread, are in it."""
@@ -101,7 +138,7 @@ def test_code(recording, provider, model):
     ] == outline(turn)
     [code], [op] = ops_of(recording, "python_interpreter"), ops_of(recording, "weather")
     assert {"code": "found = weather('Athens')\nprint(found)\nfinal_answer('It rains')"} == decode(code.request.payload)
-    assert {"output": "It rains", "logs": "rain in Athens\n"} == decode(code.response.payload)
+    assert ({"output": "It rains", "logs": "rain in Athens\n"}, "code") == (decode(code.response.payload), code.attributes["type"])
     assert ({"city": "Athens"}, "rain in Athens") == (decode(op.request.payload), decode(op.response.payload))
 
 
@@ -143,9 +180,12 @@ def test_code_that_runs_elsewhere(recording):
     """Code that is sent away is an op too."""
     agent = coding(Scripted("<code>1</code>"))
     agent.python_executor = Sandbox([], agent.logger)
-    assert "It rains" == agent.run("Weather?")
-    [op] = ops_of(recording, "python_interpreter")
-    assert ({"code": "1"}, {"output": "It rains", "logs": "ran 1"}) == (decode(op.request.payload), decode(op.response.payload))
+    with optree.session("lead"):
+        assert "It rains" == agent.run("Weather?")
+        agent.python_executor(code_action="1")
+    for op in ops_of(recording, "python_interpreter"):
+        assert ({"code": "1"}, {"output": "It rains", "logs": "ran 1"}) == (decode(op.request.payload), decode(op.response.payload))
+    assert 2 == len(ops_of(recording, "python_interpreter"))
 
 
 SEEN = ContextVar("seen", default=None)
@@ -186,6 +226,24 @@ def test_a_managed_agent(recording, provider, model, lead):
     [_, session] = walk_sessions(recording.tree)
     assert ("Rain?", "It rains", 2) == (session.turns[0].prompts["user"], decode(session.final_report), session.totals.llm_requests)
     assert 2 + (1 if lead == "code" else 2) == recording.tree.session.totals.llm_requests
+
+
+def test_a_managed_agent_that_fails(recording):
+    """An agent that fails where another one calls it is a failed session, and no op of a tool; the model is told, and the run goes on."""
+    below = calling(Scripted(ConnectionError("away")))
+    agent = calling(Scripted(calls("forecaster", task="Rain?"), calls("final_answer", answer="?")), name="lead", managed_agents=[below])
+    assert "?" == agent.run("Weather?")
+    assert [("session", "failed")] == [(op.kind, op.status) for op in ops_of(recording, "forecaster")]
+
+
+@pytest.mark.parametrize("says", [CODE, ConnectionError("away")], ids=["ok", "failed"])
+def test_a_run_after_a_call(recording, says):
+    """An agent that was called as another one calls it, whether that failed or not, is asked in its next run what the program asks."""
+    agent = coding(Scripted(says), weather)
+    with optree.session("lead"):
+        outcome(lambda: agent("Rain?"))
+        outcome(lambda: agent.run("Snow?"))
+    assert ["Rain?", "Snow?"] == [session.turns[0].prompts["user"] for session in walk_sessions(recording.tree) if session.path]
 
 
 def test_a_run_in_an_open_session(recording, provider, model):
@@ -271,7 +329,10 @@ def test_no_answer_in_time(recording):
     """A run that has used all its steps asks for an answer in an op, with a warning."""
     assert "It may rain" == coding(Scripted("<code>1</code>", "It may rain"), max_steps=1).run("Weather?")
     [op] = ops_of(recording, "final answer")
-    assert (["no final answer by step 1"], "It may rain") == ([log.message for log in op.logs], decode(op.response.payload))
+    assert ([("WRN", "no final answer by step 1")], "It may rain") == (
+        [(log.severity, log.message) for log in op.logs], decode(op.response.payload),
+    )  # fmt: skip
+    assert ["step", "step"] == [one.attributes["type"] for one in ops_of(recording, "step 1", "final answer")]
     assert [ops_of(recording, "step 1")[0].path, op.path] == [call.parent_op for call in calls_of(recording)]
     assert ("ok", "It may rain") == (recording.tree.session.status, decode(recording.tree.session.final_report))
 
@@ -286,7 +347,7 @@ def test_checks_of_the_answer(recording):
     agent = coding(Scripted("<code>final_answer('It may rain')</code>", CODE), weather, final_answer_checks=[is_sure])
     assert "It rains" == agent.run("Weather?")
     first, second = ops_of(recording, "final answer checks")
-    assert ("failed", "ok") == (first.status, second.status)
+    assert ("failed", "ok", "guardrail", None) == (first.status, second.status, second.attributes["type"], second.response)
     assert first.error.startswith("AgentError: Check is_sure failed")
     assert [first.path, second.path] == [op.parent_op for op in ops_of(recording, "judge")]
     assert ["ok", "ok"] == [op.status for op in ops_of(recording, "step 1", "step 2")]

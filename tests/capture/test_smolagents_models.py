@@ -1,6 +1,7 @@
 """Calls of models on smolagents: each is recorded once, with hooks that the program does not notice and that can be taken out."""
 
 import functools
+import itertools
 import json
 import os
 import subprocess
@@ -23,8 +24,10 @@ from smolagents import (
     OpenAIModel,
     Tool,
     ToolCallingAgent,
+    tool,
 )
 from smolagents import local_python_executor as local
+from smolagents.agent_types import AgentText
 from smolagents.models import ChatMessageStreamDelta
 
 import optree
@@ -33,7 +36,7 @@ from optree._nodes import REPLAY_OF
 from optree._tree import walk_ops, walk_sessions
 from optree._values import decode
 from optree.testing import capture, replay
-from tests.capture.conftest import kind_of, outcome, stay_what_they_are, with_hooks, wrap
+from tests.capture.conftest import KEY, kind_of, outcome, stay_what_they_are, with_hooks, wrap
 from tests.capture.provider import Reply, events
 from tests.capture.recordings import calls_of, ops_of
 from tests.capture.smols import (  # noqa: F401 - model_of_smolagents is a fixture
@@ -115,6 +118,14 @@ class Asking(Model):
         return self.other.generate_stream(messages, **more)
 
 
+class Chained(Scripted):
+    """A model whose stream is a chain of Python's."""
+
+    def generate_stream(self, messages, **more):
+        """Return one."""
+        return itertools.chain(super().generate_stream(messages, **more))
+
+
 class Later(Scripted):
     """A model whose method calls that of its base class."""
 
@@ -174,6 +185,55 @@ def test_a_stream_that_is_left(recording):
     assert "It " == decode(left.response.payload)
 
 
+@pytest.mark.parametrize("at", [0, 1], ids=["ahead of the first", "between"])
+def test_a_call_between_pieces(recording, at):
+    """What the program asks while it has a stream, which is no generator, is a call of its own."""
+    with optree.session("lead"):
+        stream = Chained("It rains").generate_stream(QUESTION)
+        said = [next(stream).content for _ in range(at)]
+        Scripted("It snows").generate(QUESTION)
+        assert "It rains " == "".join([*said, *(delta.content or "" for delta in stream)])
+    assert {b"It rains", b"It snows"} == {
+        one for op in calls_of(recording) for one in (b"It rains", b"It snows") if one in bytes(op.response.payload)
+    }
+    assert 2 == len(calls_of(recording))
+
+
+def test_a_stream_that_the_model_keeps(recording):
+    """A stream that the program closes is closed, also where the model has it still."""
+    kept = []
+
+    class Keeping(Scripted):
+        def generate_stream(self, messages, **more):
+            kept.append(super().generate_stream(messages, **more))
+            return kept[0]
+
+    with optree.session("lead"):
+        stream = Keeping("It rains").generate_stream(QUESTION)
+        next(stream)
+        stream.close()
+    assert (None, ["cancelled"]) == (kept[0].gi_frame, [op.status for op in calls_of(recording)])
+
+
+def test_a_stream_that_takes_no_exception(recording):
+    """What the program throws into a stream that takes none is raised, and the call has failed with it."""
+    with optree.session("lead"):
+        stream = Chained("It rains").generate_stream(QUESTION)
+        next(stream)
+        with pytest.raises(LookupError, match="fog"):
+            stream.throw(LookupError("fog"))
+    assert [("failed", "LookupError: fog")] == [(op.status, op.error) for op in calls_of(recording)]
+
+
+def test_messages_by_name(recording):
+    """Messages may be given by name, and as plain ones."""
+    with optree.session("lead"):
+        Scripted("It rains").generate(messages=[{"role": "user", "content": "Weather?"}])
+    [op] = calls_of(recording)
+    assert [{"role": "user", "content": "Weather?"}] == recording.tree.pool.resolve(decode(op.request.payload))["messages"]
+    assert "scripted" == op.accounting[0].model
+
+
 def test_a_model_in_an_op_of_the_programs(recording):
     """In an open llm op of the program's, such a call is that op, and counts once."""
     with optree.session("lead") as session, optree.turn(user="Weather?"), optree.llm("planner"):
@@ -231,6 +291,32 @@ def test_the_program_sees_no_difference(provider, case, function, stream):
         return found, seen, sent
 
     assert result() == with_hooks(result)
+
+
+@pytest.mark.parametrize("kind", ["http", "own"])
+def test_credentials(saved, provider, kind):
+    """A credential that its form tells, or the name of an argument, is not saved; model and tool get it as it is."""
+    got = []
+
+    @tool
+    def login(city: str, api_key: str) -> str:
+        """Log in.
+
+        Args:
+            city: Where.
+            api_key: By what.
+        """
+        got.append(api_key)
+        return f"rain in {city}"
+
+    asked = {"city": "Athens", "api_key": "hunter2"}
+    provider.says(says(None, {"name": "login", "arguments": json.dumps(asked)}), DONE)
+    model = served_by(provider) if kind == "http" else Scripted(calls("login", **asked), calls("final_answer", answer="It rains"))
+    agent = calling(model, login)
+    assert "It rains" == agent.run(f"Weather? {KEY}")
+    told, sent = saved(), str(agent.memory.steps)
+    assert (["hunter2"], True, True) == (got, KEY in sent, "hunter2" in sent)
+    assert (True, False, False) == ("Athens" in told, KEY in told, "hunter2" in told)
 
 
 def test_a_fault_of_ours_is_none_of_the_programs(recording, provider, model, monkeypatch):
@@ -355,6 +441,20 @@ def test_tools_in_a_replay(provider, way, function, hooked):  # noqa: ARG001 - t
     assert [(op.status, op.error, op.response and op.response.payload) for op in before] == [
         (op.status, op.error, op.response and op.response.payload) for op in behind
     ]
+
+
+def test_what_a_tool_returns_in_a_replay(hooked):  # noqa: ARG001 - as above
+    """In a replay a result is of smolagents' own class for texts where it was, and else a plain text."""
+
+    def kinds():
+        with optree.session("lead"), optree.turn():
+            return [type(weather("Athens", sanitize_inputs_outputs=is_sanitized)) for is_sanitized in (True, False)]
+
+    with capture() as recorded:
+        assert [AgentText, str] == kinds()
+    with replay(recorded.tree), capture() as again:
+        assert [AgentText, str] == kinds()
+    assert not ops_of(again, "thermometer")
 
 
 def test_models_in_a_replay(hooked):  # noqa: ARG001 - as above
