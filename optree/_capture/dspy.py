@@ -32,9 +32,9 @@ _OWN: Final = "dspy."
 _AGENTS: Final = frozenset({"ReAct", "ReActV2", "CodeAct", "RLM", "Avatar"})
 """Modules that call tools by themselves: sessions wherever they are called."""
 _REPEATED: Final = ("trajectory", "history")
-"""Members of what an agent comes to that say again what is in its session."""
+"""Members of an agent's output that repeat what is in its session."""
 _OF_PREDICT: Final = ("config", "demos", "lm", "signature")
-"""What a call of DSPy's own modules says beside its inputs."""
+"""Arguments of DSPy's own modules that are not inputs."""
 _OF_CALL: Final = ("temperature", "max_tokens", "top_p", "n", "seed", "stop", "tools", "tool_choice", "reasoning_effort")
 """Parameters of a call of a model."""
 _ENDS: Final = ("finish", "submit")
@@ -170,7 +170,7 @@ def models(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
 
 def answers(module: ModuleType, is_on: IsOn) -> list[Hook]:
-    """Hook what takes the answer of a model, or of the cache."""
+    """Hook the function that DSPy calls with the answer of a model, or of the cache."""
     function = module.finalize
 
     @functools.wraps(function)
@@ -183,14 +183,14 @@ def answers(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
 
 def _calls(kind: Any, watching: Callable[..., Any]) -> list[Hook]:
-    """Return hooks for what a class is called by."""
+    """Return hooks for the methods by which a class's objects are called."""
     own = own_members(kind)
     awaited = [(kind, "acall", await_within(own["acall"], watching))] if "acall" in own else []
     return [(kind, "__call__", run_within(own["__call__"], watching)), *awaited]
 
 
 class _DspyNode:
-    """What one call becomes in the tree."""
+    """The node of one call in the tree."""
 
     def __init__(self, begin: Callable[[_DspyNode], object], told: Callable[[Any], Any]) -> None:
         self._begin, self._told = begin, told
@@ -199,16 +199,16 @@ class _DspyNode:
 
     @guarded
     def begin(self) -> None:
-        """Begin it."""
+        """Begin the node."""
         self._begin(self)
 
     def returned(self, value: Any) -> None:
-        """End it with what it came to."""
+        """End the node with what the call returned."""
         self._record(value)
         _NESTING.end(self)
 
     def raised(self, error: BaseException) -> None:
-        """End it with what was raised."""
+        """End the node with what the call raised."""
         _NESTING.fail(self, error)
 
     @guarded
@@ -225,7 +225,7 @@ class _DspyNode:
 
 
 def _module(program: Any, caller: Any, args: Any, kwargs: Mapping[str, Any]) -> _DspyNode | None:
-    """Return what a module's call becomes; None for a module that one of DSPy's own is made of."""
+    """Return the node for a call of a module; None for a module that is part of one of DSPy's own."""
     kind = cast("Any", type(program))
     name = None if caller is None else _name_in(caller, program)
     if name is not None and _is_own(kind) and _is_own(_function_of(type(caller))):
@@ -241,7 +241,7 @@ def _module(program: Any, caller: Any, args: Any, kwargs: Mapping[str, Any]) -> 
 
 
 def _tool(name: Any, sent: Mapping[str, Any], of: str = "") -> _DspyNode:
-    """Return what a call of a tool becomes."""
+    """Return the node for a call of a tool."""
     return _DspyNode(lambda node: _NESTING.begin_tool(node, text(name), {one: _told(value) for one, value in sent.items()}, of=of), _told)
 
 
@@ -254,7 +254,7 @@ def _begin_step(node: _DspyNode, *, name: str, type_: str, asked: Mapping[str, A
 
 
 def _executed(name: Any, function: Any) -> Any:
-    """Return what stands in the place of a tool's function that a program has DSPy call without a tool of its own."""
+    """Return what stands in the place of a function that a program has DSPy call by `execute`, and for which it has made no `Tool`."""
     within = await_within if inspect.iscoroutinefunction(function) else run_within
     runs = function if CURRENT_REPLAY.answer_tool is None else given_instead(function, _given, awaited=within is await_within)
 
@@ -265,7 +265,7 @@ def _executed(name: Any, function: Any) -> Any:
 
 
 def _in_place_of(tool: Any) -> Any:
-    """Return a copy of a tool whose function gives what was recorded, if anything was."""
+    """Return a copy of a tool whose function returns what was recorded, if anything was."""
     made = copy.copy(tool)
     made.__dict__["func"] = given_instead(tool.func, _given)
     return made
@@ -287,7 +287,7 @@ def _function_of(kind: Any) -> Any:
 
 
 def _name_in(caller: Any, program: Any) -> str | None:
-    """Return what a module is called in the one that calls it; None if it is none of its members."""
+    """Return the name that a module has in the module that calls it; None if it is none of that one's members."""
     for name, one in own_members(caller).items():
         if one is program:
             return name
@@ -298,13 +298,13 @@ def _name_in(caller: Any, program: Any) -> str | None:
 
 
 def _inputs(function: Any, args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a method is called with, by name."""
+    """Return the arguments of a method's call, by name."""
     names = list(inspect.signature(function).parameters)[1:]
     return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
 def _told(value: Any, depth: int = 0) -> Any:
-    """Return a value with the members of examples, predictions and objects of pydantic's in their places."""
+    """Return a value in which examples, predictions and pydantic's objects are replaced by dicts of their members."""
     if depth > _MOST_DEEP:
         return value
     if (as_dict := _method(value, "toDict")) is not None:
@@ -322,13 +322,13 @@ def _method(value: Any, name: str) -> Any:
 
 
 def _outputs(value: Any) -> Any:
-    """Return what a module came to."""
+    """Return a module's outputs, without those that repeat its session."""
     told = _told(value)
     return {name: one for name, one in told.items() if name not in _REPEATED} if is_object(told) else told
 
 
 def _question(asked: Mapping[str, Any]) -> str | None:
-    """Return what the user says: the only text of what a program is called with, else all of that."""
+    """Return what the user says: the program's only argument if that is a text, else all arguments as JSON."""
     only: Any = next(iter(asked.values())) if len(asked) == 1 else None
     if isinstance(only, str):
         return only
@@ -336,31 +336,31 @@ def _question(asked: Mapping[str, Any]) -> str | None:
 
 
 class _DspyCall:
-    """One call of a model. What it sends more than once are attempts of one op."""
+    """One call of a model. All that it sends are attempts of one op."""
 
     def __init__(self, model: Any, prompt: Any, messages: Any, more: Mapping[str, Any]) -> None:
         self.model = model
         self.result: Any = None
-        """What DSPy takes from the engine, or from its cache."""
+        """The result that DSPy got from the engine, or from its cache."""
         self._asked = prompt, messages, more
         self._client = ClientCall()
         self.call: FrameworkCall | None = None
         self._before: _DspyCall | None = None
 
     def begin(self) -> None:
-        """Be the one that is under way here."""
+        """Make this the call that is under way in this context."""
         self._before = _call.get()
         _call.set(self)
         self.call = FrameworkCall()
         self._client.begin()
 
     def returned(self, value: Any) -> None:
-        """Take the answer."""
+        """Record the answer."""
         self._client.returned(value)
         self._end(value, None)
 
     def raised(self, error: BaseException) -> None:
-        """Take that none came."""
+        """Record that the call failed."""
         self._end(None, error)
         self._client.raised(error)
 
@@ -394,7 +394,7 @@ class _DspyCall:
 
 
 _call: ContextVar[_DspyCall | None] = ContextVar("optree_dspy_call", default=None)
-"""The one that is under way."""
+"""The call that is under way in this context."""
 
 
 def _messages(prompt: Any) -> list[Any]:

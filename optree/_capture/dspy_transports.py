@@ -1,4 +1,4 @@
-"""Requests that DSPy sends by itself, recorded: its own transports are on sockets, and no HTTP client comes by."""
+"""Requests that DSPy sends by its own transports, recorded: these write to sockets, and no HTTP client sees them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def plain(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
 
 def awaited(module: ModuleType, is_on: IsOn) -> list[Hook]:
-    """Hook that of awaited ones."""
+    """Hook the transport of awaited calls."""
     kind = module.StdlibAsyncTransport
-    function = kind._do_stream  # noqa: SLF001 - what both ways to send come by
+    function = kind._do_stream  # noqa: SLF001 - both ways to send call it
     return [(kind, "_do_stream", await_within(function, functools.partial(_sending, module, is_on)))]
 
 
@@ -44,10 +44,10 @@ class _TransportSending(SentRequest):
 
     @guarded
     def returned(self, response: Any) -> None:
-        """Take the answer, and each piece of its body as DSPy reads it."""
+        """Record the answer, and each piece of its body as DSPy reads it."""
         headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
         self.exchange.responded(response.status, headers, None)
-        response._chunks = Noted(response._chunks, self.exchange)  # noqa: SLF001 - all that is read comes by there
+        response._chunks = Noted(response._chunks, self.exchange)  # noqa: SLF001 - all that is read is read from there
 
 
 def _given(module: ModuleType, answer: StoredReply) -> Any:
@@ -63,15 +63,15 @@ def _given(module: ModuleType, answer: StoredReply) -> Any:
 
 
 def _error_of(module: ModuleType, told: str, other: type[Exception]) -> Exception:
-    """Return the transport's exception that a recorded error tells of; the *other* one, where that was none of its."""
+    """Return the transport's exception that a recorded error names; the *other* one, where that is none of the transport's."""
     name, _, said = told.partition(": ")
     kind: Any = getattr(module, name, None)
     return kind(said) if isinstance(kind, type) and issubclass(kind, module.TransportError) else other(told)
 
 
 def _release(_is_read: object) -> None:
-    """There is no connection to give back."""
+    """Do nothing: there is no connection to give back."""
 
 
 async def _release_awaited(_is_read: object) -> None:
-    """There is none."""
+    """Do nothing: there is no connection to give back."""

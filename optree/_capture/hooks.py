@@ -42,29 +42,29 @@ class Watch(Protocol):
     """What is told of one call of a function: that it begins, and what comes of it."""
 
     def begin(self) -> None:
-        """Take that the function is about to be called."""
+        """Note that the function is about to be called."""
 
     def returned(self, value: Any, /) -> None:
-        """Take what the function returns."""
+        """Note what the function returns."""
 
     def raised(self, error: BaseException, /) -> None:
-        """Take what it raises. An interrupt may also come in `begin` or in `returned`: then the program has no result."""
+        """Note what it raises. An interrupt may also come in `begin` or in `returned`: then the program has no result."""
 
 
 class StreamWatch(Protocol):
     """What is told of one stream, while the program reads it."""
 
     def begin(self) -> None:
-        """Take that the first piece is about to be asked for."""
+        """Note that the first piece is about to be asked for."""
 
     def take(self, piece: Any, /) -> None:
-        """Take a piece, before the program has it."""
+        """Note a piece, before the program has it."""
 
     def goes_on(self) -> None:
-        """Take that another one is about to be asked for."""
+        """Note that another piece is about to be asked for."""
 
     def over(self, error: BaseException | None, /) -> None:
-        """Take that there is no more, or what was raised; a `GeneratorExit` where the program reads no further."""
+        """Note that the stream has ended, or what was raised: a `GeneratorExit` where the program reads no further."""
 
 
 _Given = Callable[[], Any] | None
@@ -118,13 +118,13 @@ def run_within(function: Callable[..., Any], watching: Watching) -> Callable[...
 
 
 def _unseen(error: BaseException) -> None:
-    """Take the frame that has caught an exception out of its traceback, before it is raised again: some programs tell a model of that."""
+    """Remove our frame from the traceback of an exception that is raised again: some programs show the traceback to a model."""
     if error.__traceback__ is not None:
         BaseException.with_traceback(error, error.__traceback__.tb_next)  # an exception's class may let nothing be set
 
 
 def await_within(function: Callable[..., Any], watching: Watching) -> Callable[..., Any]:
-    """Return the same for a coroutine function."""
+    """Return what stands in the place of a coroutine function: it runs within what is *watching* it."""
 
     @functools.wraps(function)
     async def run(*args: Any, **kwargs: Any) -> Any:
@@ -191,7 +191,7 @@ def watched(pieces: Generator[Any, Any, Any], watch: StreamWatch) -> Generator[A
 
 
 async def watched_async(pieces: AsyncGenerator[Any, Any], watch: StreamWatch) -> AsyncGenerator[Any]:
-    """Do the same for an asynchronous one."""
+    """Yield what an async generator yields, within a watch, and close it."""
     try:
         watch.begin()
         async with aclosing(pieces):
@@ -282,7 +282,7 @@ class SentRequest:
         """Called in place of sending it, if it is there."""
 
     def begin(self) -> None:
-        """Nothing more is to be known of it."""
+        """Do nothing: the exchange has begun already."""
 
     def raised(self, error: BaseException) -> None:
         """End it: no answer came."""
@@ -299,13 +299,13 @@ class _Sending(SentRequest):
         self._sent, self._noted = sent, noted
 
     def begin(self) -> None:
-        """Know the request and its body."""
+        """Note that the request, and its body, are being sent."""
         known: ref[_Sending] = ref(self)
         for one in self._sent:
             _sending[one] = known
 
     def raised(self, error: BaseException) -> None:
-        """Forget them."""
+        """End the exchange, and note that nothing is being sent."""
         self._forget()
         super().raised(error)
 
@@ -315,7 +315,7 @@ class _Sending(SentRequest):
 
     @guarded
     def returned(self, response: Any) -> None:
-        """Take the answer: its body, or each piece of it as the program reads it."""
+        """Record the answer: its body, or each piece of it as the program reads it."""
         self._forget()
         content = getattr(response, "_content", None)
         self.exchange.responded(response.status_code, response.headers.raw, content)

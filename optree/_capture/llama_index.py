@@ -31,11 +31,11 @@ _HEX_ID: Final = 37
 _MOST_KEPT: Final = 10_000
 _KINDS: Final = ("BaseTool", "BaseLLM", "Workflow", "BaseQueryEngine", "BaseChatEngine", "BaseRetriever", "BaseNodePostprocessor")
 _OWN_PROGRAMS: Final = "llama_index.core.program."
-"""Beginning of modules whose tools are but the form of an answer."""
+"""Beginning of the modules whose tools only describe the form of an answer."""
 
 
 def spans(module: ModuleType, is_on: IsOn) -> list[Hook]:
-    """Hook what all dispatchers pass spans and events on by, in the context of what they tell of."""
+    """Hook the methods by which dispatchers pass on spans and events, called in the context that these are about."""
 
     def behind(name: str, told: Callable[..., None], *, is_always: bool) -> Hook:
         function: Any = own_members(module.Dispatcher)[name]
@@ -51,14 +51,14 @@ def spans(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
     return [
         behind("span_enter", _entered, is_always=False),
-        behind("span_exit", _exited, is_always=True),  # what was begun ends, whatever was taken out meanwhile
+        behind("span_exit", _exited, is_always=True),  # what was begun ends, also after `uninstrument`
         behind("span_drop", _dropped, is_always=True),
         behind("event", _told, is_always=True),
     ]
 
 
 def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:
-    """Hook what agents call tools by: in a replay these get what was recorded."""
+    """Hook the methods by which agents call tools: in a replay they return what was recorded."""
 
     def given_first(function: Any) -> Any:
         @functools.wraps(function)
@@ -95,7 +95,7 @@ def _given(tool: Any, sent: Any) -> Any:
 
 
 class _LlamaIndexRun:
-    """A run of a workflow. Of one of several agents it knows whose turn it is."""
+    """A run of a workflow, or of an agent or several; of several it knows which has the conversation."""
 
     def __init__(self, key: str, workflow: Any, asked: str | None) -> None:
         self.is_agent = _is_a(workflow, "BaseWorkflowAgent")
@@ -106,11 +106,11 @@ class _LlamaIndexRun:
         self.system = getattr(agent, "system_prompt", None)
         self.current = self.agent
         self.place: Hashable = key
-        """The node of the agent whose turn it is."""
+        """The node of the agent that has the conversation."""
         self._handed = 0
 
     def hand_over(self, agent: str) -> None:
-        """Go on with another agent; with the first one the run's session goes on."""
+        """Let another agent go on, in a session of its own; the first agent goes on in the run's session."""
         if agent == self.current:
             return
         before, self.current = self.current, agent
@@ -133,18 +133,18 @@ class _LlamaIndexSpans:
     def __init__(self) -> None:
         self.nesting = Nesting()
         self.parents: dict[Hashable, Hashable] = {}
-        """Of each span that is open, whatever it is, the one that it is in."""
+        """By open span, of whatever kind, its parent."""
         self.runs: dict[Hashable, _LlamaIndexRun] = {}
         self.calls: dict[Hashable, LlamaIndexCall] = {}
         self.going: dict[Hashable, tuple[Hashable, ...]] = {}
-        """Runs, calls of models, and answers that are being read, with the spans that they are in: these may be left before."""
+        """Runs, calls of models, and answers that are being read, with the spans around them: these may exit first."""
         self.late: dict[Hashable, None] = {}
-        """Nodes that were left, and end with the last of those."""
+        """Nodes whose spans have exited, and which end with the last of those."""
         self.written: dict[Hashable, None] = {}
         """Chats whose answers were read to their end."""
 
     def above(self, span: Hashable) -> Hashable:
-        """Return the node that is above in the tree, where *span* is the one that the program is in; None if the context alone knows."""
+        """Return the innermost node around a *span*, `OUTSIDE` without one; None if only the context tells, as the span is not known."""
         while self.nesting.scope(span) is None:
             if span is None or span not in self.parents:
                 return OUTSIDE if span is None else None
@@ -152,7 +152,7 @@ class _LlamaIndexSpans:
         return span
 
     def around(self, span: Hashable) -> tuple[Hashable, ...]:
-        """Return the spans that one is in, the innermost first."""
+        """Return a span and those around it, the innermost first."""
         found = list[Hashable]()
         while span is not None and span not in found:
             found.append(span)
@@ -160,17 +160,17 @@ class _LlamaIndexSpans:
         return tuple(found)
 
     def report(self, key: Hashable, value: Any) -> None:
-        """Record what a node came to."""
+        """Record the result of a node."""
         scope = self.nesting.scope(key)
         if scope is None or value is None:
             return
         if scope.op is None:
             scope.session.builder.set_final_report(value, with_end=True)
-        elif scope.finish is not None:  # else it is but a place
+        elif scope.finish is not None:  # else it is a place and no op of its own
             respond(scope.op, value)
 
     def end(self, key: Hashable, error: BaseException | None = None) -> None:
-        """End a node, and those that only waited for it."""
+        """End a node, and those that have waited for it alone."""
         self.late.pop(key, None)
         self.written.pop(key, None)
         run = self.runs.pop(key, None)
@@ -180,14 +180,14 @@ class _LlamaIndexSpans:
         self.over(key)
 
     def left(self, key: Hashable) -> None:
-        """End a node that was left in order, unless what was begun in it goes on."""
+        """End a node whose span has exited, unless something goes on that was begun in it."""
         if any(key in around for around in list(self.going.values())):
             self.late[key] = None
         else:
             self.end(key)
 
     def over(self, key: Hashable) -> None:
-        """Take that something is over that others may wait for."""
+        """End the nodes that have waited for this one alone."""
         for node in self.going.pop(key, ()):
             if node in self.late and not any(node in around for around in list(self.going.values())):
                 self.end(node)
@@ -249,7 +249,7 @@ def _dropped(id_: str, bound_args: Any = None, instance: Any = None, err: BaseEx
         _SPANS.end_call(id_, None, err)
     elif _is_written(id_):
         _written(parent, instance, err)
-    elif type(err).__name__ == "WaitingForEvent":  # it is called again when that has come
+    elif type(err).__name__ == "WaitingForEvent":  # the step is called again when the event has come
         _waits(_SPANS.nesting.op(id_))
         _SPANS.end(id_)
     else:
@@ -257,7 +257,7 @@ def _dropped(id_: str, bound_args: Any = None, instance: Any = None, err: BaseEx
 
 
 def _goes_on(key: str, answer: Any, around: tuple[Hashable, ...]) -> None:
-    """Take an answer that the program, or a thread of a chat engine, has yet to read: the node ends with that."""
+    """Keep a node open until the program, or a thread of a chat engine, has read its answer."""
     _SPANS.going[key] = around
     if hasattr(answer, "chat_stream"):
         finalize(answer, _finished, key, None, GeneratorExit())
@@ -274,31 +274,31 @@ def _goes_on(key: str, answer: Any, around: tuple[Hashable, ...]) -> None:
 
 
 class _NodeStream:
-    """The reading of a stream, each piece of which is made within a node; the last ends that."""
+    """The reading of a stream: each piece is made within a node, which ends with the last one."""
 
     def __init__(self, key: str) -> None:
         self._node, self._place = key, (key, "reading")
         self._said = list[Any]()
 
     def begin(self) -> None:
-        """Take that a piece is about to be asked for."""
+        """Make the node the current place, while a piece is made."""
         _SPANS.nesting.begin(self._place, PLACE, self._node)
 
     goes_on = begin
 
     def take(self, piece: Any) -> None:
-        """Take one."""
+        """Keep a piece, which the program is about to have."""
         _SPANS.nesting.end(self._place)
         self._said.append(piece)
 
     def over(self, error: BaseException | None) -> None:
-        """Take that there is no more."""
+        """End the node with what was read."""
         _SPANS.nesting.end(self._place)
         _finished(self._node, self._said, error)
 
 
 def _is_written(id_: str) -> bool:
-    """Tell whether a span is of what reads the answer of a chat, for its history."""
+    """Tell whether a span is of the function that reads the answer of a chat into its history."""
     return "write_response_to_history" in id_
 
 
@@ -351,7 +351,7 @@ def _run_began(id_: str, workflow: Any, arguments: Mapping[str, Any], parent: Ha
     _SPANS.going[id_] = _SPANS.around(parent)
     name = program_name() if run.agent == _DEFAULT_AGENT and context.here() is None else run.agent
     _SPANS.nesting.begin_agent(id_, name, run.asked, _SPANS.above(parent), system=run.system)
-    if (task := current_task()) is not None:  # which ends it, should the hooks be taken out meanwhile
+    if (task := current_task()) is not None:  # whose end ends the run, should the hooks be taken out meanwhile
         task.add_done_callback(functools.partial(_run_over, id_))
 
 
@@ -364,7 +364,7 @@ def _run_over(id_: str, task: Future[Any]) -> None:
 
 
 def _step_began(id_: str, run: _LlamaIndexRun, name: str, arguments: Mapping[str, Any]) -> None:
-    """Begin a step of the program's; of an agent's only what it is for is shown: calls of models and of tools."""
+    """Begin an op for a step of a program's workflow; steps of an agent are no ops, only the calls of models and tools in them are."""
     events = {key: one for key, one in arguments.items() if is_event(one)}
     if not run.is_agent and not run.is_team:
         _SPANS.nesting.begin(id_, OpScope("system", f"step {name}", {"type": "step"}), run.key)
@@ -383,7 +383,7 @@ def _tool_began(id_: str, tool: Any, arguments: Mapping[str, Any], parent: Hasha
     above, name = _SPANS.above(parent), text(tool.metadata.name)
     op = _SPANS.nesting.op(above)
     if (op is not None and (op.bare.kind, op.bare.name) == ("tool", name)) or _is_form(tool):
-        return  # an agent's step has told of it, or one of its own methods
+        return  # an agent's step, or another method of the tool, has begun its op
     sent = {**arguments, **arguments.get("kwargs", {})}
     sent.pop("kwargs", None)
     sent.pop(getattr(tool, "ctx_param_name", None) or "", None)
@@ -394,7 +394,7 @@ def _tool_began(id_: str, tool: Any, arguments: Mapping[str, Any], parent: Hasha
 
 
 def _is_form(tool: Any) -> bool:
-    """Tell whether a tool is but the form that a model is to answer in."""
+    """Tell whether a tool only describes the form in which a model is to answer."""
     return text(getattr(getattr(tool, "real_fn", None), "__module__", "")).startswith(_OWN_PROGRAMS)
 
 
@@ -406,7 +406,7 @@ def _tool_ended(id_: str, op: Any, output: Any, *, is_awaited: bool) -> None:
     is_same = foreign is None and str(raw) == said
     if said is not None:
         respond(op, raw if is_same else said)
-        if not is_same and not is_error:  # what the program has of it, and the model has not
+        if not is_same and not is_error:  # the program gets an object, the model a text
             note_foreign(op, foreign or type(raw).__qualname__)
     if (error := getattr(output, "exception", None)) is not None:
         _SPANS.end(id_, error)
@@ -439,7 +439,7 @@ def _engine_began(id_: str, engine: Any, arguments: Mapping[str, Any], parent: H
 def _postprocessor_began(id_: str, postprocessor: Any, _arguments: Mapping[str, Any], parent: Hashable) -> None:
     above, name = _SPANS.above(parent), type(postprocessor).__name__
     op = _SPANS.nesting.op(above)
-    if context.here() is not None and (op is None or op.bare.name != name):  # else its other method has told of it
+    if context.here() is not None and (op is None or op.bare.name != name):  # else its other method has begun the op
         _SPANS.nesting.begin(id_, OpScope("system", name, {"type": "postprocessor"}), above)
 
 
@@ -460,4 +460,4 @@ _NODES: Final[dict[str, tuple[tuple[str, ...], Callable[[str, Any, Mapping[str, 
     "BaseNodePostprocessor": (("_postprocess_nodes", "_apostprocess_nodes"), _postprocessor_began),
     "BaseLLM": (METHODS, _call_began),
 }
-"""By base class: the methods whose spans are told of, and what begins by them."""
+"""By base class: the methods whose spans become nodes, and the function that begins these."""

@@ -1,4 +1,4 @@
-"""Calls of models as LlamaIndex tells of them: their messages, answers and tokens, in an op of what does not come over the wire."""
+"""Calls of models as LlamaIndex reports them: messages, answers and tokens, for those that are not seen on the wire."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from optree._tracing.faults import guarded
 from optree._values import dumped, is_list, is_object, text
 
 METHODS: Final = ("chat", "achat", "stream_chat", "astream_chat", "complete", "acomplete", "stream_complete", "astream_complete")
-"""Those by which a model is called."""
+"""The methods by which a model is called."""
 _INTEGRATIONS: Final = "llama_index.llms."
 """Beginning of the modules of models that LlamaIndex's packages have."""
 
@@ -35,7 +35,7 @@ class LlamaIndexCall:
 
     @classmethod
     def begun(cls, model: Any, asked: Any) -> LlamaIndexCall | None:
-        """Return a call that begins here; None within another one of that model, whose methods call each other."""
+        """Return a call that begins here; None within a call of the same model, since its methods call each other."""
         around = _call.get()
         if around is not None and around.model is model and around.is_running():
             return None
@@ -55,22 +55,22 @@ class LlamaIndexCall:
         return type(self.model).__name__ if name in (None, "unknown") else text(name)
 
     def asked(self, messages: Any, more: Any) -> None:
-        """Take what an event tells that it is asked."""
+        """Note what an event says that the model is asked."""
         self._asked, self._more, self._is_told = messages, more, True
 
     def streams(self, stream: Any, end: Callable[[Any, BaseException | None], None]) -> None:
-        """Take that it answers by a stream; *end* it once the program has no use for that."""
+        """Note that the model answers by a stream; *end* is called once the program has dropped that."""
         self._stream = ref(stream)
         finalize(stream, self._forgotten, end)
 
     def _forgotten(self, end: Callable[[Any, BaseException | None], None]) -> None:
-        """End what the program does not read further, or what no event tells of; one that it has not begun to read asked nothing."""
+        """End a call whose stream was dropped, read in part or reported by no event. One of which nothing was read asked nothing."""
         if self._is_told and not self._has_come:
             self.call.is_seen = True
         end(None, GeneratorExit() if self._is_told else None)
 
     def piece(self, response: Any) -> None:
-        """Stream what comes of an answer."""
+        """Record a piece of the answer."""
         self._has_come = True
         op = self._op()
         if op is None:
@@ -81,11 +81,11 @@ class LlamaIndexCall:
             op.chunk(text(response.delta))
 
     def _op(self) -> Op | None:
-        """Return the op of one that is not seen on the wire."""
+        """Return the op of a call that is not seen on the wire."""
         call, model = self.call, self.model
         if self._begun is not None:
             return self._begun
-        if self._provider is not None and TOLD.get() is not call:  # it is read elsewhere than it was made: the wire tells of it by itself
+        if self._provider is not None and TOLD.get() is not call:  # its stream is read in another context, and seen on the wire
             call.is_seen = True
         if call.is_seen:
             return None
@@ -97,7 +97,7 @@ class LlamaIndexCall:
 
     @guarded
     def end(self, answer: Any, error: BaseException | None) -> None:
-        """Take the answer, or that none came."""
+        """Record the answer, or that the call failed."""
         self._is_over = True
         found = None
         try:
@@ -110,7 +110,7 @@ class LlamaIndexCall:
 
 
 _call: ContextVar[LlamaIndexCall | None] = ContextVar("optree_llama_index_call", default=None)
-"""The last one that was begun here."""
+"""The last call that was begun in this context."""
 _PARAMETERS: Final = ("temperature", "top_p", "max_tokens", "seed", "stop")
 _INTERNAL: Final = ("formatted",)
 
@@ -135,7 +135,7 @@ def _message(said: Any) -> dict[str, Any]:
 
 
 def _block(block: Any) -> dict[str, Any]:
-    """Return a part of a message that is no text: what it is, without the data of images and files."""
+    """Return a part of a message that is no text: its kind and where it is from, without the data of images and files."""
     if block.block_type == "thinking":
         return {"type": "thinking", "thinking": block.content}
     return {"type": block.block_type, **{name: text(one) for name in ("url", "path", "title") if (one := getattr(block, name, None))}}
@@ -157,5 +157,5 @@ def _usage(answer: Any) -> dict[str, Any]:
 
 
 _OF_MESSAGE: Final = ("name", "tool_call_id", "tool_calls")
-"""Members that a message has beside its parts."""
+"""Members of a provider's message that LlamaIndex has among additional ones."""
 _FIGURES: Final = ("prompt_tokens", "completion_tokens", "total_tokens")

@@ -1,4 +1,4 @@
-"""What LlamaIndex's objects say, as plain values. What is still to be read is left as it is: to show it would read it."""
+"""LlamaIndex's objects as plain values. A stream is left alone: to record it here would read it in place of the program."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def is_event(value: Any) -> bool:
 
 
 def members(event: Any) -> dict[str, Any]:
-    """Return the members of an event, those too that its class does not name."""
+    """Return the members of an event, also those that its class does not declare."""
     declared: Any = own_members(type(event)).get("__pydantic_fields__", {})
     return {name: getattr(event, name, None) for name in (*declared, *event.keys())}
 
 
 def output_of(result: Any) -> Any:
-    """Return what something came to; None for what is still to be read."""
+    """Return a result as a plain value; None for a stream."""
     if "Streaming" in type(result).__name__:
         return None
     if is_event(result):
@@ -38,7 +38,7 @@ def _event_output(event: Any) -> Any:
 
 
 def _node(found: Any) -> dict[str, Any]:
-    """Return a piece of text that was found."""
+    """Return a node that a retriever found: its text, score and metadata."""
     return {"text": found.node.get_content(), "score": found.score, **({"metadata": more} if (more := found.node.metadata) else {})}
 
 

@@ -40,7 +40,7 @@ LEFT: Final[tuple[Status, str]] = ("cancelled", "what it was part of has ended")
 
 
 class _OpenPlace:
-    """Makes the place of a node the current one, and no node."""
+    """Makes the place of a node the current one, without a node of its own."""
 
     finish = None
 
@@ -50,7 +50,7 @@ class _OpenPlace:
         return Scope(where.session, where.turn, where.op, None, holder, None, where.piece, where.budget)
 
     def undo(self, scope: Scope | None, before: Scope | None) -> None:
-        """There is nothing to end."""
+        """Do nothing: no node was begun."""
 
 
 PLACE: Final = _OpenPlace()
@@ -81,7 +81,7 @@ class _OpenNode:
 
 
 def _over() -> None:
-    """Stand in a scope for what held it."""
+    """Return None, as the holder of a scope that is over."""
 
 
 class Nesting:
@@ -196,7 +196,7 @@ class Nesting:
 
     @guarded
     def rename(self, key: Hashable, other: Hashable) -> None:
-        """Know a node that is open by another id."""
+        """Give an open node another id."""
         node = self._open.pop(key, None)
         if node is None:
             return

@@ -79,7 +79,7 @@ class ObservedCall:
         return not self.is_answered and not self.is_under_way and not self.is_inherited and self.op.bare.ended_at is None
 
     def begins(self) -> None:
-        """Take that an attempt begins; one that failed before it was no call of its own."""
+        """Note that an attempt begins: one that failed before it counts as an attempt of this call, not as a call of its own."""
         self.attempts += 1
         self.is_under_way = True
         entry, self._failed = self._failed, None
@@ -88,7 +88,7 @@ class ObservedCall:
             tried_again(self.op, entry)
 
     def fails(self, failure: FailureClass | None, refusal: Refusal | None) -> None:
-        """Take why it failed, and what the provider said of it."""
+        """Note why the attempt failed, and what the provider said of that."""
         self.failure = failure
         self.provider_error = {} if refusal is None else refusal.attributes
 
@@ -147,7 +147,7 @@ class ObservedCall:
             raise
 
     def ended(self) -> None:
-        """Take that the op may have ended."""
+        """Tell the program's session that the op has ended, if it has."""
         if self._finish is not None and self.op.bare.ended_at is not None and not self.is_inherited:
             PROGRAM.answered(self.op)
 
@@ -168,7 +168,7 @@ class AnswerOverWire(ModelResult):
         """What `CHUNKS` says: Gemini's client sends the content of each chunk back as one of its own, or none if one has no parts."""
 
     def take(self, item: Any) -> bool:
-        """Take a chunk."""
+        """Add a chunk to the answer."""
         if is_object(item) and is_list(found := item.get("candidates")) and len(self._chunks) <= _MOST_CHUNKS:
             content = found[0].get("content") if found and is_object(found[0]) else None
             parts = content.get("parts") if is_object(content) else None
@@ -182,7 +182,7 @@ class AnswerOverWire(ModelResult):
         super().ended(status)
 
     def returned(self, value: Any) -> None:
-        """Take an answer that is whole."""
+        """Record an answer that came whole."""
         answer = whole(value, decoded=True) if self._assembly is None else None
         if answer is None:
             super().returned(value)
@@ -190,7 +190,7 @@ class AnswerOverWire(ModelResult):
             self._answered(answer, provider_of(value, answer))
 
     def failed(self, value: Any) -> None:
-        """Take an answer that is an error; it may tell what it took."""
+        """Record an answer that is an error; it may have usage."""
         if (answer := whole(value, decoded=True)) is not None:
             self._answered(answer, provider_of(value, answer), "failed")
 
@@ -249,11 +249,11 @@ class ClientCall:
         self._token: Token[ref[ClientCall] | None] | None = None
 
     def begin(self) -> None:
-        """Be the call that is under way here."""
+        """Make this the client's call that is under way in this context."""
         self._token = _client.set(ref(self))
 
     def returned(self, value: object) -> None:  # noqa: ARG002 - what it is made of was seen on the wire
-        """Take that the client is done."""
+        """Note that the client's call has returned."""
         self._leave(None)
 
     def raised(self, error: BaseException) -> None:
@@ -300,21 +300,21 @@ _client: ContextVar[ref[ClientCall] | None] = ContextVar("optree_client", defaul
 
 
 class ToldCall:
-    """A call of a model that a framework has told of."""
+    """A call of a model that a framework reports. The innermost one that is under way is the current one of its context."""
 
     is_seen = False
-    """True once it has come by here, itself or as another call that its model makes."""
+    """True once what the model asks is recorded in another way: on the wire, or as a call of another model."""
     is_over = False
     _around: ref[ToldCall] | None = None
 
     @property
     def around(self) -> ToldCall | None:
-        """The one that was under way where this began, unless that is over."""
+        """The call that was the current one when this one began, or, if that has ended, the one around it."""
         found = None if self._around is None else self._around()
         return found.around if found is not None and found.is_over else found
 
     def goes_on(self) -> None:
-        """Be the one that is under way here, as when another piece of its answer is asked for."""
+        """Make this the current call: when it begins, and whenever another piece of its answer is asked for."""
         if self.is_over:
             return
         around = TOLD.get()
@@ -326,13 +326,13 @@ class ToldCall:
             around.asks()
 
     def pauses(self) -> None:
-        """Be it no longer, as while the program has a piece of the answer."""
+        """Make the call around it the current one, as while the program has a piece of the answer."""
         current = TOLD.get()
         if current is not None and current.is_within(self):
             TOLD.set(self.around)
 
     def leaves(self) -> None:
-        """Be over."""
+        """End the call: the one around it is the current one again."""
         self.is_over = True
         if TOLD.get() is self:
             TOLD.set(self.around)
@@ -342,7 +342,7 @@ class ToldCall:
         return self is other or (self.around is not None and self.around.is_within(other))
 
     def asks(self) -> None:
-        """Take that a model is asked here, be it by this one: then what is asked is recorded, and this is not."""
+        """Note that a model is asked here, which is recorded: this call is seen then, or the one around it if this one does not ask."""
         if self.is_over or not self.is_asking():
             if (around := self.around) is not None:
                 around.asks()
@@ -350,12 +350,12 @@ class ToldCall:
             self.is_seen = True
 
     def is_asking(self) -> bool:
-        """Tell whether what is asked here is asked by this one's model."""
+        """Tell whether the model of this call is what asks another model here."""
         return True
 
 
 TOLD: ContextVar[ToldCall | None] = ContextVar("optree_told_call", default=None)
-"""The one that is under way, if any."""
+"""The current call, if any."""
 
 
 def client_call() -> ClientCall | None:

@@ -30,12 +30,12 @@ from optree.redaction import redact
 
 _NESTING: Final = Nesting()
 _INTERRUPTED: Final = ("RuntimeError: generator ignored GeneratorExit", "AgentError: Agent interrupted.")
-"""How a run ends whose stream the program closes within a step, and one that it interrupts."""
+"""Beginnings of the errors of a run whose stream the program closes within a step, and of one that it interrupts."""
 _Instruments = tuple[Callable[..., Any], ...]
 
 
 def agents(module: ModuleType, is_on: IsOn) -> list[Hook]:
-    """Hook what all runs of agents come by, and their steps."""
+    """Hook the method that all runs of agents go through, and their steps."""
     kind, python, calling = module.MultiStepAgent, module.CodeAgent, module.ToolCallingAgent
 
     def running(agent: Any, task: Any = None, *_args: Any, **_told: Any) -> _Instruments:
@@ -73,7 +73,7 @@ def agents(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
 
 def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:
-    """Hook what calls a tool."""
+    """Hook the methods by which tools are called."""
 
     @guarded
     def called(tool: Any, /, *args: Any, sanitize_inputs_outputs: bool = False, **kwargs: Any) -> _SmolToolCall | None:
@@ -86,7 +86,7 @@ def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
 
 def executors(module: ModuleType, is_on: IsOn) -> list[Hook]:
-    """Hook what runs code, here or elsewhere."""
+    """Hook the executors that run code, here or elsewhere."""
     kinds = [kind for name in ("LocalPythonExecutor", "RemotePythonExecutor") if (kind := vars(module).get(name)) is not None]
 
     @guarded
@@ -98,7 +98,7 @@ def executors(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
 
 def _carried(function: Any, is_on: IsOn) -> Any:
-    """Return what has the functions that it limits in time, each by a thread of its own, run where they are called in the tree."""
+    """Return a replacement of `timeout`: the functions that it runs in threads are in the tree where they are called."""
 
     @functools.wraps(function)
     def timeout(*args: Any, **kwargs: Any) -> Any:
@@ -113,12 +113,12 @@ def _carried(function: Any, is_on: IsOn) -> Any:
 
 
 def _around(function: Any, instruments: Callable[..., _Instruments], is_on: IsOn) -> Any:
-    """Return what runs a generator function within nodes that *instruments* returns for its arguments."""
+    """Return a replacement of a generator function, which runs it within the nodes that *instruments* returns for its arguments."""
     told = guarded(instruments)
 
     @functools.wraps(function)
     def items(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-        found: Generator[Any, Any, Any] = function(*args, **kwargs)  # by a plain function, in which another library has wrapped it
+        found: Generator[Any, Any, Any] = function(*args, **kwargs)  # another library has wrapped it in a plain function
         return (yield from found)
 
     @functools.wraps(function)
@@ -132,23 +132,23 @@ def _around(function: Any, instruments: Callable[..., _Instruments], is_on: IsOn
 
 
 class _Asked:
-    """A call of an agent by another one, with what that says of its own."""
+    """A call of an agent by another one, with the task as that states it."""
 
     def __init__(self, agent: Any, task: Any) -> None:
         self.agent, self.task = agent, task
         self._before: _Asked | None = None
 
     def begin(self) -> None:
-        """Be the one that is under way here."""
+        """Make this the call that is under way in this context."""
         self._before = _asked.get()
         _asked.set(self)
 
     def returned(self, value: Any) -> None:  # noqa: ARG002 - the run tells it
-        """Take that it is over."""
+        """Make the call around it the one that is under way."""
         _asked.set(self._before)
 
     def raised(self, error: BaseException) -> None:  # noqa: ARG002 - as above
-        """Take that it failed."""
+        """Make the call around it the one that is under way."""
         _asked.set(self._before)
 
 
@@ -156,13 +156,13 @@ _asked: ContextVar[_Asked | None] = ContextVar("optree_smolagents_asked", defaul
 
 
 def _ended(status: Status, error: str | None) -> tuple[Status, str | None]:
-    """Return how a run ends, or what it is made of."""
+    """Return status and error of a run or a part of it: cancelled, if the program has left or interrupted it."""
     is_left = error is not None and error.startswith(_INTERRUPTED)
     return "cancelled" if is_left else status, None if error is None else redact(error)
 
 
 class _Yielded(Result):
-    """What a generator yields, of which the last is recorded."""
+    """The items that a generator yields, of which the last is recorded."""
 
     __slots__ = ("last", "record")
 
@@ -171,13 +171,13 @@ class _Yielded(Result):
         self.record = record
 
     def take(self, item: Any) -> bool:
-        """Take an item."""
+        """Keep an item."""
         self.last = item
         return True
 
     @guarded
-    def ended(self, status: Status) -> None:  # noqa: ARG002 - of one that failed too
-        """Record the last one."""
+    def ended(self, status: Status) -> None:  # noqa: ARG002 - recorded whatever it is
+        """Record the last item."""
         if self.record is not None:
             self.record(self.last)
 
@@ -188,11 +188,11 @@ class _SmolSession(SessionScope):
     def __init__(self, agent: Any) -> None:
         super().__init__(text(getattr(agent, "name", None) or type(agent).__name__), {})
 
-    def _again(self, function: Callable[..., Any]) -> _SmolSession:  # noqa: ARG002 - made for one run
+    def _again(self, function: Callable[..., Any]) -> _SmolSession:  # noqa: ARG002 - each run has a scope of its own
         return self
 
     def result(self, handle: Session) -> Result:
-        """Return what takes the final answer."""
+        """Return what records the final answer."""
 
         def report(last: Any) -> None:
             if type(last).__name__ == "FinalAnswerStep":
@@ -206,7 +206,7 @@ class _SmolSession(SessionScope):
 
 
 class _SmolTurn(TurnScope):
-    """The turn in it."""
+    """The turn of a run, in the run's session."""
 
     def __init__(self, agent: Any, task: Any) -> None:
         asked, instructions = _asked.get(), getattr(agent, "instructions", None)
@@ -216,7 +216,7 @@ class _SmolTurn(TurnScope):
     def _again(self, function: Callable[..., Any]) -> _SmolTurn:  # noqa: ARG002 - as above
         return self
 
-    def result(self, handle: Turn) -> Result:  # noqa: ARG002 - the session takes it
+    def result(self, handle: Turn) -> Result:  # noqa: ARG002 - the session has the result
         return _Yielded()
 
     def finish(self, handle: Turn, status: Status, error: str | None) -> None:
@@ -225,7 +225,7 @@ class _SmolTurn(TurnScope):
 
 
 class _SmolStep(OpScope):
-    """A step of a run, or of its own in the program's session."""
+    """A step of a run, or one that a program calls itself, in the program's session."""
 
     def __init__(self, name: str, kind: str) -> None:
         super().__init__("system", name, {"type": kind})
@@ -239,10 +239,10 @@ class _SmolStep(OpScope):
         return super().begin(before or PROGRAM.place_of_tool(), holder, arguments)
 
     def called(self, handle: Op, arguments: Mapping[str, Any]) -> None:
-        """Nothing is known by its arguments."""
+        """Do nothing: its arguments are not recorded."""
 
     def result(self, handle: Op) -> Result:
-        """Return what takes a plan."""
+        """Return what records a plan."""
 
         def record(last: Any) -> None:
             if isinstance(plan := getattr(last, "plan", None), str):
@@ -252,7 +252,7 @@ class _SmolStep(OpScope):
         return self._yielded
 
     def finish(self, handle: Op, status: Status, error: str | None) -> None:
-        """End it; one whose action is done is not read further where its answer is refused."""
+        """End the step; if its answer is refused, its generator is closed after its action, and the step is no less ok."""
         is_done = status == "cancelled" and type(self._yielded.last).__name__ == "ActionOutput"
         super().finish(handle, *(("ok", None) if is_done else _ended(status, error)))
 
@@ -271,13 +271,13 @@ class _Within:
 
     @guarded
     def returned(self, value: Any) -> None:
-        """End it, with the text of a message."""
+        """End the op, with the text of a message."""
         if (op := _NESTING.op(self)) is not None and value is not None:
             respond(op, _plain(getattr(value, "content", value)))
         _NESTING.end(self)
 
     def raised(self, error: BaseException) -> None:
-        """Take that it failed."""
+        """End the op with what was raised."""
         _NESTING.fail(self, error)
 
 
@@ -296,7 +296,7 @@ class _Code(_Within):
 
     @guarded
     def returned(self, value: Any) -> None:
-        """End it, with what the code comes to and what it printed."""
+        """End the op, with the code's result and what it printed."""
         super().returned({"output": _plain(value.output), "logs": value.logs})
 
 
@@ -321,32 +321,32 @@ class _SmolToolCall:
 
     @guarded
     def returned(self, value: Any) -> None:
-        """End it, with the result."""
+        """End the op, with the result."""
         if (op := _NESTING.op(self)) is not None:
             respond(op, _plain(value))
         _NESTING.end(self)
 
     def raised(self, error: BaseException) -> None:
-        """Take that it failed."""
+        """End the op with what was raised."""
         _NESTING.fail(self, error)
 
 
 class _SmolCheck:
-    """What a model asks for, before it is called: an op only if there is no such tool, or it does not take these arguments."""
+    """A tool call that a model asks for. It is a failed op if there is no such tool, or the tool does not take these arguments."""
 
     def __init__(self, agent: Any, name: Any, arguments: Any) -> None:
         self._name, self._arguments = text(name), arguments
         self._is_known = name in agent.tools or name in agent.managed_agents
 
     def begin(self) -> None:
-        """It may be called."""
+        """Do nothing: the call may become an op of its own."""
 
     def returned(self, value: Any) -> None:
-        """It was."""
+        """Do nothing: the call was an op of its own."""
 
     @guarded
     def raised(self, error: BaseException) -> None:
-        """Record it, if it was not."""
+        """Record a failed op, if the tool was not called."""
         if not self._is_known or type(error).__name__ == "AgentToolCallError":
             _NESTING.begin_tool(self, self._name, self._arguments)
             _NESTING.fail(self, error)
@@ -361,6 +361,6 @@ def _named(tool: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[
 
 
 def _plain(value: Any) -> Any:
-    """Return the text that is in smolagents' own class for texts; and any other value."""
+    """Return the plain text of smolagents' own class for texts; any other value unchanged."""
     raw = getattr(value, "to_raw", None) if isinstance(value, str) else None
     return value if raw is None else raw()

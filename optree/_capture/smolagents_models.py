@@ -1,4 +1,4 @@
-"""Models of smolagents' agents: a call that the wire does not see is an op by what it is given and returns."""
+"""Models of smolagents' agents: a call that is not seen on the wire becomes an op from its arguments and its result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _is_on: Final = LastIsOn()
 
 
 def models(module: ModuleType, is_on: IsOn) -> list[Hook]:
-    """Hook what calls a model, of all classes that are there; those that come later are hooked when a model of theirs is made."""
+    """Hook the methods that call a model, in all classes that exist; later classes are hooked when a model of theirs is made."""
     base, _is_on.last = module.Model, is_on
     function = own_members(base)["__init__"]
 
@@ -37,14 +37,14 @@ def models(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
 @guarded
 def _asked(model: Any, messages: Any = None, /, *_args: Any, **told: Any) -> _SmolModelCall | None:
-    """Return the call of a model. It is no function within another: programs pickle classes of their own with the hooks in them."""
-    if not _is_on() or ((call := _call.get()) is not None and call.model is model):  # a method that calls its base class's
+    """Return a call of a model. This is not nested in another function, since programs pickle classes of theirs with the hooks in them."""
+    if not _is_on() or ((call := _call.get()) is not None and call.model is model):  # called by the same method of a derived class
         return None
     return _SmolModelCall(model, told.pop("messages", messages), told)
 
 
 def _calls(kind: type[Any]) -> list[Hook]:
-    """Return hooks for what a class for models calls them by itself."""
+    """Return hooks for the methods that call a model and that the class defines itself."""
     own = own_members(kind)
     found = list[Hook]()
     for name, within in _WAYS:
@@ -57,7 +57,7 @@ def _calls(kind: type[Any]) -> list[Hook]:
 
 @guarded
 def hook_model(model: Any) -> None:
-    """Hook the classes of a model of the program's. They keep their hooks after `uninstrument`, doing nothing."""
+    """Hook the classes of a model of the program's. They keep their hooks after `uninstrument`, which then do nothing."""
     base = importlib.import_module("smolagents.models").Model
     kinds = type(model).__mro__ if _is_on() else ()
     for kind in [one for one in kinds if issubclass(one, base)] or kinds:  # a mixin beside smolagents' own class is left alone
@@ -129,7 +129,7 @@ class _SmolModelCall:
         self._before: _SmolModelCall | None = None
 
     def begin(self) -> None:
-        """Be the one that is under way here."""
+        """Make this the call that is under way in this context."""
         self._before = _call.get()
         _call.set(self)
         if self.call is None:
@@ -138,7 +138,7 @@ class _SmolModelCall:
             self.call.goes_on()
 
     def leave(self) -> None:
-        """Be it no longer, as while the program has a piece of the answer."""
+        """Make the call around it the one that is under way, as while the program has a piece of the answer."""
         if _call.get() is self:
             _call.set(self._before)
         if self.call is not None:
@@ -146,22 +146,22 @@ class _SmolModelCall:
 
     @guarded
     def came(self, delta: Any) -> None:
-        """Take a piece of the answer."""
+        """Record a piece of the answer."""
         if (op := self._unseen()) is not None:
             self._deltas.append(delta)
             if delta.content:
                 op.chunk(delta.content)
 
     def returned(self, value: Any) -> None:
-        """Take the answer; None for that of the pieces."""
+        """Record the answer; None stands for the one that the pieces add up to."""
         self._end(value, None)
 
     def raised(self, error: BaseException) -> None:
-        """Take that none came."""
+        """Record that the call failed."""
         self._end(None, error)
 
     def _unseen(self) -> Op | None:
-        """Return the op of one that is not seen on the wire."""
+        """Return the op of a call that is not seen on the wire."""
         if self._op is not None or self.call is None or self.call.is_seen:
             return self._op
         told, model = dict(self._told), self.model
@@ -187,7 +187,7 @@ class _SmolModelCall:
 
     def _answer(self, answer: Any, error: BaseException | None) -> dict[str, Any] | None:
         has_usage = any(delta.token_usage for delta in self._deltas)
-        if answer is None and self._deltas and (error is None or has_usage):  # else what came of it is there, and its tokens are unknown
+        if answer is None and self._deltas and (error is None or has_usage):  # else its chunks are recorded, and its tokens unknown
             answer = importlib.import_module("smolagents.models").agglomerate_stream_deltas(self._deltas)
             answer.token_usage = answer.token_usage if has_usage else None
         if answer is None:
@@ -198,9 +198,9 @@ class _SmolModelCall:
 
 
 _call: ContextVar[_SmolModelCall | None] = ContextVar("optree_smolagents_call", default=None)
-"""The one that is under way."""
+"""The call that is under way in this context."""
 _ROLES: Final = {"tool-call": "assistant", "tool-response": "user"}
-"""What smolagents sends for roles that are its own."""
+"""The provider's roles for those that are smolagents' own."""
 
 
 def _message(one: Any) -> dict[str, Any]:
