@@ -34,6 +34,7 @@ from tests.capture.dspy_programs import (  # noqa: F401 - model_of_dspy is a fix
     scripted,
     weather,
 )
+from tests.capture.provider import Reply
 from tests.capture.recordings import calls_of, ops_of, paths_of
 
 pytestmark = MARKS
@@ -263,13 +264,18 @@ def test_evaluations_and_optimizers(recording):
         dspy.BootstrapFewShot(metric=is_right).compile(TELL, trainset=examples)
         with optree.session("lead"), optree.turn(user="Any good?"):
             evaluate(TELL)
+            dspy.BootstrapFewShot(metric=is_right).compile(student=TELL, trainset=examples)
     evaluated, compiled, within = [one.tree.session for one in recording.sessions]
     assert ("Evaluate", "ok", {"score": 100.0}, 2) == (
         evaluated.agent_id, evaluated.status, {"score": decode(evaluated.final_report)}, evaluated.totals.llm_requests,
     )  # fmt: skip
     assert ["Evaluate->ChainOfThought"] * 2 == [one.call_path for one in walk_sessions(evaluated)][1:]
     assert ("BootstrapFewShot", "ok", 2) == (compiled.agent_id, compiled.status, compiled.totals.llm_requests)
-    step, *runs = within.turns[0].ops
+    step, *runs, work = [op for op in within.turns[0].ops if op.parent_op is None or op.parent_op == "1.1"]
+    assert ("compile BootstrapFewShot", "compile", {"program": "ChainOfThought", "examples": 2}, None) == (
+        work.name, work.attributes["type"], decode(work.request.payload), work.response,
+    )  # fmt: skip
+    assert "evaluate" == step.attributes["type"]
     assert ("evaluate ChainOfThought", {"program": "ChainOfThought", "examples": 2}, {"score": 100.0}) == (
         step.name, decode(step.request.payload), decode(step.response.payload),
     )  # fmt: skip
@@ -325,7 +331,7 @@ def test_runs_that_are_cancelled(recording):
     assert ["cancelled", "cancelled"] == [op.status for one in recording.sessions for op in ops_of(one, "weather")]
 
 
-def test_retrievers(recording):
+def test_retrievers(recording, provider):
     """What is looked up is a tool's op, with the query and what was found."""
     np = pytest.importorskip("numpy")
     search = dspy.retrievers.Embeddings(["Athens is wet", "Rome is dry"], lambda texts: np.array([[1.0, len(one)] for one in texts]), k=1)
@@ -334,10 +340,16 @@ def test_retrievers(recording):
         def forward(self, question):
             return search(question).passages
 
+    provider.says(Reply({"topk": [{"long_text": "Oslo is cold"}]}))
+    with optree.session("lead"):
+        assert ["Oslo is cold"] == dspy.ColBERTv2(provider.url, post_requests=True)("Oslo", k=1, simplify=True)
     with dspy.context(rm=lambda query, k: [dspy.Prediction(long_text=f"{query} {k}")]):
         assert ["Rome is dry"] == Lookup()(question="Rome is dry")
         assert ["Athens 3"] == dspy.Retrieve(k=3)("Athens").passages
-    [op], [other] = (ops_of(one) for one in recording.sessions)
+    [served], [op], [other] = (ops_of(one) for one in recording.sessions)
+    assert ("tool", "ColBERTv2", {"query": "Oslo", "k": 1, "simplify": True}, ["Oslo is cold"]) == (
+        served.kind, served.name, decode(served.request.payload), decode(served.response.payload),
+    )  # fmt: skip
     assert ("tool", "Embeddings", {"query": "Rome is dry"}) == (op.kind, op.name, decode(op.request.payload))
     assert ["Rome is dry"] == decode(op.response.payload)["passages"]
     assert ("Retrieve", {"query": "Athens"}, {"passages": ["Athens 3"]}) == (
@@ -357,6 +369,30 @@ def test_code_that_a_model_writes(recording):
     assert [first.path] == [op.parent_op for op in ops_of(recording, "weather")]
     assert [None, first.path, None] == [op.parent_op for op in calls_of(recording)]
     assert ("RLM", "ok", "ok") == (recording.tree.session.agent_id, second.status, recording.tree.session.status)
+
+
+def test_code_that_cannot_be_run(recording):
+    """Code for which DSPy finds no sandbox is a tool's op that failed."""
+    with optree.session("lead"), pytest.raises(dspy.CodeInterpreterError):
+        dspy.PythonInterpreter(deno_command=["no-such-deno"])("print(1)")
+    assert [("python", {"code": "print(1)"}, "failed")] == [(op.name, decode(op.request.payload), op.status) for op in ops_of(recording)]
+
+
+@pytest.mark.parametrize("kind", ["ReAct", "ReActV2", "CodeAct", "RLM"])
+def test_agents_in_a_program(recording, kind):
+    """A module that calls tools by itself is an agent's session, by the name that the program gives it, whatever it comes to."""
+
+    class Asks(dspy.Module):
+        def __init__(self):
+            self.teller = getattr(dspy, kind)("question -> answer", tools=[weather])
+
+        def forward(self, question):
+            return self.teller(question=question)
+
+    with pytest.raises(Exception, match=r"No LM|Deno"):  # the latter where that is not installed
+        Asks()("Weather?")
+    assert ["Asks", "Asks->teller"] == paths_of(recording)
+    assert [("session", "failed")] == [(op.kind, op.status) for op in ops_of(recording, "teller")]
 
 
 class Told(BaseCallback):
@@ -407,7 +443,8 @@ def test_many_inputs(hooked):  # noqa: ARG001 - the hooks are there
     with capture() as recording, dspy.context(lm=scripted({"answer": "It rains"})):
         tell = dspy.Predict("history: dspy.History, question -> answer")
         history = dspy.History(messages=[{"question": "Where?", "answer": "Athens"}])
-        tell(question="Weather?", history=history, config={"temperature": 0.5})
+        model = dspy.settings.lm
+        tell(question="Weather?", history=history, config={"temperature": 0.5}, demos=[], lm=model, signature=tell.signature)
     asked = decode(recording.tree.session.turns[0].prompts["user"].encode())
     assert ({"question", "history"}, "Weather?") == (set(asked), asked["question"])
     assert [{"question": "Where?", "answer": "Athens"}] == asked["history"]["messages"]
@@ -455,13 +492,18 @@ class Hostile:
         return 1
 
 
+CIRCLE = {}
+CIRCLE["in"] = CIRCLE
+CUT = {"in": {"in": {"in": {"in": {"in": {"$cycle": True}}}}}}
+
+
 @pytest.mark.parametrize(
     ("grid", "expected"),
-    [({(1, 2): "x"}, {"grid": {"(1, 2)": "x"}}), (Hostile(), {"$error", "$repr"})],
-    ids=["keys", "hostile"],
+    [({(1, 2): "x"}, {"grid": {"(1, 2)": "x"}}), (CIRCLE, {"grid": CUT}), (Hostile(), {"$error", "$repr"})],
+    ids=["keys", "circle", "hostile"],
 )
 def test_inputs_that_json_does_not_hold(recording, grid, expected):
-    """A program that is given keys that are no texts, or an object whose members raise, is a session with what can be told of that."""
+    """A program that is given keys that are no texts, a circle, or an object whose members raise, is a session with what can be told."""
     assert "1" == Router()(grid=grid).route
     asked = decode(recording.tree.session.turns[0].prompts["user"].encode())
     assert asked == expected if isinstance(grid, dict) else expected & set(asked["grid"])

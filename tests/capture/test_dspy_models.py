@@ -1,7 +1,9 @@
 """Calls of models on DSPy: each is recorded once, with hooks that the program does not notice and that can be taken out."""
 
 import asyncio
+import dataclasses
 import os
+import socket
 import tempfile
 from importlib.util import find_spec
 
@@ -108,6 +110,17 @@ def test_models_of_dspy(recording, provider, case, way):
     assert (1, "llm", "ok", name.partition("/")[2]) == (len(provider.requests), op.kind, op.status, op.attributes["model"])
     assert b"It rains" in bytes(op.response.payload)
     assert (1, 12) == (recording.tree.session.totals.llm_requests, op.accounting[0].tokens.all_input_tokens)
+
+
+@pytest.mark.parametrize("way", ["plain", "awaited"])
+def test_who_is_asked(recording, provider, monkeypatch, way):
+    """A call is named by the provider whose host it is sent to."""
+    resolves = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda _host, *args, **more: resolves("127.0.0.1", *args, **more))
+    provider.says(TOLD)
+    model = dspy.LM("openai/gpt-5", api_base=f"http://api.openai.com:{provider.server.server_port}/v1", api_key="none", cache=False)
+    assert "It rains" == ask(model, way)
+    assert ["openai:gpt-5"] == [op.name for op in ops_of(recording)]
 
 
 @pytest.mark.captured("dspy", "streamify", "streamed", added="one line", checks=("calls", "answers", "tokens"))
@@ -225,6 +238,48 @@ def test_models_that_call_nobody(recording):
     assert "[[ ## answer ## ]]\nIt rains" == decode(first.response.payload)["choices"][0]["message"]["content"]
     assert (3, 2) == (first.accounting[0].tokens.input_tokens, first.accounting[0].tokens.output_tokens)
     assert (2, 3) == (session.totals.llm_requests, session.totals.input_tokens)
+
+
+def test_what_a_model_is_called_with(recording):
+    """What a program gives to a call, or a request of DSPy's has, is recorded of a model that calls nobody."""
+    router = Asking("router", cache=False, temperature=0.5)
+    router.other = lambda *_args, **_more: ["It rains"]
+    given = {
+        "max_tokens": 50,
+        "top_p": 0.9,
+        "n": 1,
+        "seed": 7,
+        "stop": ["x"],
+        "tools": [],
+        "tool_choice": "auto",
+        "reasoning_effort": "low",
+    }
+    with optree.session("lead"):
+        router("Weather?", **given, user="somebody")
+        router(dspy.lm15.Request("router", (dspy.lm15.Message.user("Weather?"),), system="Be brief"))
+    resolve = recording.tree.pool.resolve
+    first, second = (resolve(decode(op.request.payload)) for op in calls_of(recording))
+    user = {"role": "user", "content": "Weather?"}
+    assert {"temperature": 0.5, **given, "messages": [user]} == first
+    assert [{"role": "system", "content": "Be brief"}, user] == second["messages"]
+
+
+def test_thoughts_and_tools_of_an_answer(recording):
+    """What a model thinks, and the tools that it asks for, are in the answer of one that calls nobody."""
+
+    class Thinking(Engine):
+        def complete(self, request):
+            parts = [dspy.lm15.ThinkingPart("hm"), dspy.lm15.ToolCallPart("call-1", "weather", {"city": "Athens"})]
+            said = dspy.lm15.Message.assistant([*parts, dspy.lm15.TextPart("wait")])
+            return dataclasses.replace(super().complete(request), message=said)
+
+    with optree.session("lead"):
+        dspy.LM("own/engine", engine=Thinking(), cache=False)("Weather?")
+    [op] = calls_of(recording)
+    [choice] = decode(op.response.payload)["choices"]
+    assert ("assistant", "wait", "hm") == tuple(choice["message"][name] for name in ("role", "content", "reasoning_content"))
+    [asked] = choice["message"]["tool_calls"]
+    assert ("weather", '{"city": "Athens"}') == (asked["function"]["name"], asked["function"]["arguments"])
 
 
 def test_a_model_that_asks_another(recording, provider):
