@@ -83,14 +83,14 @@ def _given(tool: Any, sent: Any) -> Any:
         return None
     error = None if given.error is None else exception_of(given.error, "llama_index")
     value = given.value if given.has_value else text(error)
-    is_refused = given.error is not None and given.error.startswith("tool_error: ")
+    raised = None if given.error is None or given.error.startswith("tool_error: ") else error  # else the tool said itself that it failed
     return sys.modules["llama_index.core.tools"].ToolOutput(
         content=text(value),
         tool_name=tool.metadata.name,
-        raw_input={"args": (), "kwargs": sent},
+        raw_input={"args": (), "kwargs": sent} if raised is None else sent,
         raw_output=value,
         is_error=error is not None,
-        exception=None if is_refused else error,
+        exception=raised,
     )
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import gc
+import json
 from importlib.util import find_spec
 
 import pytest
@@ -11,15 +12,18 @@ if find_spec("llama_index") is None:
     pytest.skip("llama-index-core is tried in an environment of its own: make test-frameworks", allow_module_level=True)
 
 import openai
+from llama_index.core.agent.workflow import ToolCallResult
 from llama_index.core.agent.workflow.base_agent import BaseWorkflowAgent
-from llama_index.core.base.llms.types import ImageBlock, TextBlock
+from llama_index.core.base.llms.types import DocumentBlock, ImageBlock, TextBlock, ThinkingBlock
 from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.instrumentation.span_handlers import BaseSpanHandler
 from llama_index.core.llms import ChatMessage, CompletionResponse, MockLLM
 from llama_index.core.llms.callbacks import llm_completion_callback
+from llama_index.core.tools import AsyncBaseTool, ToolMetadata, ToolOutput
 from llama_index.core.workflow import Context
 from llama_index_instrumentation.dispatcher import Dispatcher
+from pydantic import BaseModel
 
 import optree
 from optree._capture import instrument, uninstrument
@@ -28,13 +32,14 @@ from optree._tree import walk_ops
 from optree._values import decode
 from optree.testing import capture, replay
 from tests.capture.calls import CHAT, CHAT_EVENTS
-from tests.capture.conftest import outcome, stay_what_they_are, survives, with_hooks
+from tests.capture.conftest import KEY, outcome, stay_what_they_are, survives, with_hooks
 from tests.capture.llamas import (  # noqa: F401 - model_of_llama_index is a fixture
     MARKS,
     REFUSED,
     TOOL_EVENTS,
     Own,
     ask,
+    asks_for,
     broken,
     call,
     engine_of,
@@ -93,7 +98,7 @@ def test_a_model_that_calls_nobody(recording, method):
         op.kind, op.name, op.attributes.get("provider"), session.totals.llm_requests, session.totals.input_tokens,
     )  # fmt: skip
     asked = recording.tree.pool.resolve(decode(op.request.payload))
-    assert [{"role": "user", "content": "Weather?"}] == asked["messages"]
+    assert {"messages": [{"role": "user", "content": "Weather?"}]} == asked
     assert {"role": "assistant", "content": "It rains"} == decode(op.response.payload)["choices"][0]["message"]
 
 
@@ -134,13 +139,102 @@ def test_what_an_agent_asks_a_model(recording):
     assert "weather" == decode(first.request.payload)["tools"][0]["function"]["name"]
 
 
-def test_parts_that_are_no_text(recording):
-    """Of an image in a message it is recorded that it is there, and where it is from."""
-    parts = [TextBlock(text="What is it?"), ImageBlock(url="https://example.com/rain.png")]
+def test_parts_that_are_no_text(recording, tmp_path):
+    """Of an image or a file in a message it is recorded that it is there, and where it is from; a thought with its text."""
+    (tmp_path / "rain.pdf").write_bytes(b"%PDF")
+    parts = [
+        TextBlock(text="What is it?"),
+        ImageBlock(url="https://example.com/rain.png"),
+        DocumentBlock(path=tmp_path / "rain.pdf", title="Rain", data=b"%PDF"),
+        ThinkingBlock(content="hm"),
+    ]
     with optree.session("lead"):
         MockLLM(is_chat_model=True).chat([ChatMessage(role="user", blocks=parts)])
-    [message] = recording.tree.pool.resolve(decode(calls_of(recording)[0].request.payload))["messages"]
-    assert [{"type": "text", "text": "What is it?"}, {"type": "image", "url": "https://example.com/rain.png"}] == message["content"]
+        MockLLM(is_chat_model=True).chat([ChatMessage(role="user", blocks=parts[1:2])])
+    first, second = [recording.tree.pool.resolve(decode(op.request.payload))["messages"][0] for op in calls_of(recording)]
+    image = {"type": "image", "url": "https://example.com/rain.png"}
+    assert [
+        {"type": "text", "text": "What is it?"}, image, {"type": "document", "path": str(tmp_path / "rain.pdf"), "title": "Rain"},
+        {"type": "thinking", "thinking": "hm"},
+    ] == first["content"]  # fmt: skip
+    assert {"role": "user", "content": [image]} == second
+
+
+def test_messages_as_older_models_have_them(recording):
+    """Calls of tools, a name and the call that a result is of, beside a message's text, are recorded; other members are not."""
+    asked = [{"id": "call-1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}]
+    history = [
+        ChatMessage(role="assistant", content="", additional_kwargs={"tool_calls": asked, "other": 1}),
+        ChatMessage(role="tool", content="rain", additional_kwargs={"tool_call_id": "call-1", "name": "weather"}),
+    ]
+    with optree.session("lead"):
+        MockLLM(is_chat_model=True).chat(history)
+    assert [
+        {"role": "assistant", "content": "", "tool_calls": asked},
+        {"role": "tool", "content": "rain", "tool_call_id": "call-1", "name": "weather"},
+    ] == recording.tree.pool.resolve(decode(calls_of(recording)[0].request.payload))["messages"]
+
+
+class Tuned(Own):
+    """A model that has parameters, thinks, and tells its tokens as *told* says."""
+
+    temperature: float = 0.5
+    top_p: float = 0.9
+    max_tokens: int = 50
+    seed: int = 7
+    stop: list = ["x"]  # noqa: RUF012 - pydantic copies it
+    told: object = None
+
+    @llm_completion_callback()
+    def complete(self, prompt, formatted=False, **_more):  # noqa: ARG002, FBT002 - as LlamaIndex calls it
+        """Say it."""
+        return CompletionResponse(text=self.says, raw=self.told)
+
+    @llm_completion_callback()
+    def stream_complete(self, prompt, formatted=False, **_more):  # noqa: ARG002, FBT002 - as above
+        """Think, and say it."""
+
+        def said():
+            yield CompletionResponse(text="", delta="", additional_kwargs={"thinking_delta": "hm"})
+            yield CompletionResponse(text=self.says, delta=self.says, raw=self.told)
+
+        return said()
+
+
+class Spent(BaseModel):
+    """Tokens as an object of a client's."""
+
+    usage: dict
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}},
+        Spent(usage={"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}),
+        {"usage_metadata": {"prompt_token_count": 3, "candidates_token_count": 2, "total_token_count": 5}},
+    ],
+    ids=["plain", "object", "Gemini's"],
+)
+def test_parameters_and_tokens(recording, told):
+    """Parameters of a model of the program's own are in the request, and its tokens are read from what the provider gave."""
+    with optree.session("lead"):
+        Tuned(told=told).complete("Weather?", formatted=True, user="somebody")
+    [op] = calls_of(recording)
+    asked = recording.tree.pool.resolve(decode(op.request.payload))
+    user = [{"role": "user", "content": "Weather?"}]
+    assert {"temperature": 0.5, "top_p": 0.9, "max_tokens": 50, "seed": 7, "stop": ["x"], "user": "somebody", "messages": user} == asked
+    assert (3, 2) == (op.accounting[0].tokens.input_tokens, op.accounting[0].tokens.output_tokens)
+
+
+def test_thoughts(recording):
+    """What a model of the program's own thinks while it answers is recorded apart from its answer."""
+    with optree.session("lead"):
+        assert ["", "It rains"] == [piece.delta for piece in Tuned().stream_complete("Weather?")]
+    [op] = calls_of(recording)
+    assert (["hm"], "It rains") == (
+        [chunk.text for chunk in op.reasoning.chunks], decode(op.response.payload)["choices"][0]["message"]["content"],
+    )  # fmt: skip
 
 
 class Asking(Own):
@@ -283,6 +377,31 @@ def handlers():
     root.span_handlers, root.event_handlers = before
 
 
+@pytest.mark.parametrize("kind", ["http", "own"])
+def test_credentials(saved, provider, kind):
+    """A credential that its form tells, or the name of an argument, is not saved; model and tool get it as it is."""
+    got = []
+
+    def login(city: str, api_key: str) -> str:
+        """Log in."""
+        got.append(api_key)
+        return f"rain in {city}"
+
+    asked = {"city": "Athens", "api_key": "hunter2"}
+    provider.says(asks_for(("login", json.dumps(asked))), CHAT_EVENTS)
+    heard = []
+
+    def answers(messages):
+        heard.extend(messages)
+        return ChatMessage(role="assistant", content="It rains")
+
+    model = served_by(provider) if kind == "http" else scripted(call("login", **asked), answers)
+    assert "It rains" == ask(forecaster(model, login), f"Weather? {KEY}")
+    told, sent = saved(), str(provider.requests if kind == "http" else heard)
+    assert (["hunter2"], True, True) == (got, KEY in sent, "hunter2" in sent)
+    assert (True, False, False) == ("Athens" in told, KEY in told, "hunter2" in told)
+
+
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("tool", [weather, broken], ids=["weather", "broken"])
 def test_the_program_sees_no_difference(provider, handlers, case, tool):
@@ -349,16 +468,19 @@ def test_uninstrumented_nothing_is_recorded(provider, model):
     assert [1, 1] == [one.tree.session.totals.llm_requests for one in recording.sessions]
 
 
-def test_a_run_that_is_under_way_is_ended(recording):
-    """A run that is under way when the hooks are taken out ends when it does."""
+@pytest.mark.parametrize(("error", "status"), [(None, "ok"), (ConnectionError("away"), "failed")], ids=["ok", "failed"])
+def test_a_run_that_is_under_way_is_ended(recording, error, status):
+    """A run that is under way when the hooks are taken out ends when, and as, it does."""
 
     def leave(_messages):
         uninstrument()
+        if error is not None:
+            raise error
         return ChatMessage(role="assistant", content="It rains")
 
-    assert "It rains" == ask(forecaster(scripted(leave)))
-    assert ("ok", ["cancelled"], None) == (
-        recording.tree.session.status, [op.status for op in ops_of(recording)], optree.current_session(),
+    assert ("It rains" if error is None else (ConnectionError, "away")) == outcome(lambda: ask(forecaster(scripted(leave))))
+    assert (status, error and "ConnectionError: away", ["cancelled"], None) == (
+        recording.tree.session.status, recording.tree.session.error, [op.status for op in ops_of(recording)], optree.current_session(),
     )  # fmt: skip
 
 
@@ -402,20 +524,72 @@ def not_to_be_run(function):
     return run
 
 
+def outputs_of(agent):
+    """Run an agent; return its answer, and what the program is told of its tools."""
+
+    async def asking():
+        handler, told = agent.run(user_msg="Weather?"), []
+        async for event in handler.stream_events():
+            if isinstance(event, ToolCallResult):
+                error = event.tool_output.exception
+                told.append((event.tool_output.model_dump(), error and (type(error), str(error))))
+        return str(await handler), told
+
+    answer, told = asyncio.run(asking())
+    assert told
+    return answer, told
+
+
 @pytest.mark.parametrize("asks", [served_by, lambda _provider: scripted(call("weather", city="Athens"), "It rains")], ids=["http", "own"])
 @pytest.mark.parametrize("function", [weather, broken], ids=["weather", "broken"])
 def test_tools_in_a_replay(provider, asks, function, hooked):  # noqa: ARG001 - the hooks are there
     """In a replay tools get their results, and failures, and do not run."""
     provider.says(TOOL_EVENTS, CHAT_EVENTS)
     with capture() as recorded:
-        expected = ask(forecaster(asks(provider), function))
+        expected = outputs_of(forecaster(asks(provider), function))
     sent = len(provider.requests)
     with replay(recorded.tree), capture() as again:
-        assert expected == ask(forecaster(asks(provider), not_to_be_run(function)))
+        assert expected == outputs_of(forecaster(asks(provider), not_to_be_run(function)))
     assert sent == len(provider.requests)
     before, behind = ops_of(recorded, "weather"), ops_of(again, "weather")
     assert [f"test-1:{op.path}" for op in before] == [op.attributes.get(REPLAY_OF) for op in behind]
     assert [(op.status, op.error, op.response.payload) for op in before] == [(op.status, op.error, op.response.payload) for op in behind]
+
+
+class Refusing(AsyncBaseTool):
+    """A tool that says that it failed, and raises nothing."""
+
+    metadata = ToolMetadata("Logs in", "login", None)
+
+    def __init__(self, ran):
+        self.ran = ran
+
+    def call(self, **told):
+        """Refuse it."""
+        self.ran.append(told)
+        return ToolOutput(content="no such city", tool_name="login", raw_input={"args": (), "kwargs": told}, raw_output=None, is_error=True)
+
+    async def acall(self, **told):
+        """Refuse it."""
+        return self.call(**told)
+
+
+def test_a_tool_that_refuses_in_a_replay(hooked):  # noqa: ARG001 - as above
+    """A tool that says that it failed is failed by what it says, and in a replay says so again, and is not run."""
+    ran = []
+
+    def asking():
+        answer, [(output, error)] = outputs_of(forecaster(scripted(call("login", city="Athens"), "It rains"), Refusing(ran)))
+        return answer, output["blocks"], output["is_error"], error
+
+    with capture() as recorded:
+        expected = asking()
+    with replay(recorded.tree), capture() as again:
+        assert expected == asking()
+    assert (1, True, None) == (len(ran), *expected[2:])
+    for recording in (recorded, again):
+        [op] = ops_of(recording, "login")
+        assert ("failed", "tool_error: no such city") == (op.status, op.error)
 
 
 def test_tools_that_run_again(provider, hooked):  # noqa: ARG001 - as above
