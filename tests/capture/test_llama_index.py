@@ -141,6 +141,7 @@ def test_a_hand_off(recording):
     assert ["llm", "tool", "session", "llm"] == [op.kind for op in session.turns[0].ops]
     assert ["llm", "tool", "tool", "llm", "tool"] == [op.kind for op in inner.turns[0].ops]
     assert ("triage", {"user": "Weather?"}, "ok") == (inner.attributes["handed_over_by"], inner.turns[0].prompts, inner.status)
+    assert inner.ended_at < session.turns[0].ops[-1].started_at
     assert ("It rains", "It knows") == (decode(session.final_report), decode(ops_of(recording, "handoff")[0].request.payload)["reason"])
 
 
@@ -150,6 +151,31 @@ def test_the_last_agent_has_the_report(recording):
     assert "It rains" == ask(team_of(over, scripted("It rains")))
     assert ["It rains"] * 2 == [decode(session.final_report) for session in walk_sessions(recording.tree)]
     assert ["ok", "ok"] == [session.status for session in walk_sessions(recording.tree)]
+
+
+def test_what_an_agent_is_asked(recording):
+    """Without a message it is the user's last one of a history that an agent is asked; an answer of the program's type is its report."""
+    history = [ChatMessage(role=role, content=said) for role, said in (("user", "Hello"), ("assistant", "Hi"), ("user", "Weather?"))]
+    agent = forecaster(scripted("It rains"), structured_output_fn=lambda _messages: {"rain": True})
+    ask(agent, None, chat_history=history)
+    session = recording.tree.session
+    assert ("Weather?", {"rain": True}) == (session.turns[0].prompts["user"], decode(session.final_report))
+
+
+@pytest.mark.parametrize(("asked", "expected"), [({}, {}), ({"city": "Athens"}, {"user": "city: Athens"})], ids=["nothing", "one text"])
+def test_what_a_workflow_is_asked(recording, asked, expected):
+    """What a workflow is given is its turn, by name; one that is given nothing is asked nothing."""
+
+    class Plain(Workflow):
+        @step
+        async def tell(self, ev: StartEvent) -> StopEvent:  # noqa: ARG002 - its type says when it runs
+            return StopEvent(result="It rains")
+
+    async def running():
+        return await Plain().run(**asked)
+
+    assert "It rains" == asyncio.run(running())
+    assert (expected, "It rains") == (recording.tree.session.turns[0].prompts or {}, decode(recording.tree.session.final_report))
 
 
 def test_an_agent_without_a_name(recording):
@@ -291,13 +317,28 @@ def test_tools_that_no_agent_calls(recording, provider, model):
     """A tool that the program calls, or has a model call, is an op; the form of an answer is none."""
     tool = FunctionTool.from_defaults(weather)
     provider.says(CHAT_TOOL)
+
+    async def remember(ctx: Context, city: str, when: str) -> str:
+        """Keep it in the run's state."""
+        await ctx.store.set("city", city)
+        return f"{when} in {city}"
+
+    async def remembering():
+        ctx = Context(forecaster(scripted("It rains")))
+        return (await FunctionTool.from_defaults(remember).acall(ctx=ctx, city="Rome", when="now")).content
+
     with optree.session("lead"), optree.turn(user="Weather?"):
+        assert "now in Rome" == asyncio.run(remembering())
+        assert "noon in Bern" == FunctionTool.from_defaults(lambda city, when: f"{when} in {city}", name="clock")("Bern", "noon").content
         assert "rain in Rome" == tool(city="Rome").content
         assert "rain in Oslo" == asyncio.run(tool.acall("Oslo")).content
         assert "rain in Athens" == str(model.predict_and_call([tool], "Weather?"))
         scripted(call("Forecast", rain=True)).as_structured_llm(Forecast).complete("Weather?")
     assert [{"city": "Rome"}, {"input": "Oslo"}, {"city": "Athens"}] == [decode(op.request.payload) for op in ops_of(recording, "weather")]
     assert (["llm", "llm"], []) == ([op.kind for op in calls_of(recording)], ops_of(recording, "Forecast"))
+    assert [{"city": "Rome", "when": "now"}, {"input": ["Bern", "noon"]}] == [
+        decode(op.request.payload) for op in ops_of(recording, "remember", "clock")
+    ]
 
 
 @pytest.mark.captured("llama-index-core", "FunctionAgent", "failed", added="one line", checks="calls")

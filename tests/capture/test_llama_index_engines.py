@@ -12,7 +12,9 @@ if find_spec("llama_index") is None:
 from llama_index.core.base.base_selector import BaseSelector, SelectorResult, SingleSelection
 from llama_index.core.postprocessor import SimilarityPostprocessor
 from llama_index.core.query_engine import RouterQueryEngine
+from llama_index.core.schema import QueryBundle
 from llama_index.core.tools import QueryEngineTool
+from pydantic import BaseModel
 
 import optree
 from optree._capture.program import program_name
@@ -51,7 +53,11 @@ def test_a_query_engine(recording, provider, model, streaming, kind):
         query.kind, query.name, decode(query.request.payload), decode(query.response.payload),
     )  # fmt: skip
     assert ("tool", "VectorIndexRetriever", {"query": "Weather?"}) == (retriever.kind, retriever.name, decode(retriever.request.payload))
-    assert [("Athens is rainy", {"page": 1})] == [(one["text"], one["metadata"]) for one in decode(retriever.response.payload)]
+    [found] = decode(retriever.response.payload)
+    assert ({"text": "Athens is rainy", "metadata": {"page": 1}}, "query") == (
+        {name: one for name, one in found.items() if name != "score"}, query.attributes["type"],
+    )  # fmt: skip
+    assert 0.0 <= found["score"] <= 1.0
     assert ("llm", [query.path] * 2, None) == (answer.kind, [retriever.parent_op, answer.parent_op], behind.node.parent_op)
     assert (1, 8 if kind == "http" else 3) == (session.totals.llm_requests, session.totals.input_tokens)
 
@@ -94,20 +100,55 @@ def test_a_stream_that_is_not_read_to_its_end(recording, provider, model):
     assert optree.current_session() is None
 
 
+async def _chatted(chat, method):
+    found = await getattr(chat, method)("Weather?")
+    return "".join([piece async for piece in found.async_response_gen()]) if "stream" in method else str(found)
+
+
+def chatted(chat, method):
+    """Say something to a chat engine; return the text of the answer."""
+    if method[0] == "a":
+        return asyncio.run(_chatted(chat, method))
+    found = getattr(chat, method)("Weather?")
+    return "".join(found.response_gen) if "stream" in method else str(found)
+
+
 @pytest.mark.parametrize("kind", ["http", "own"])
-@pytest.mark.parametrize("streaming", [False, True])
-def test_a_chat_engine(recording, provider, model, streaming, kind):
-    """What is said to a chat engine is the turn of a session, whose stream a thread reads."""
-    provider.says(CHAT_EVENTS if streaming else CHAT)
+@pytest.mark.parametrize("method", ["chat", "stream_chat", "achat", "astream_chat"])
+def test_a_chat_engine(recording, provider, model, method, kind):
+    """What is said to a chat engine is the turn of a session, whose stream a thread reads, or a task."""
+    provider.says(CHAT_EVENTS if "stream" in method else CHAT)
     index = engine_of(Own())._retriever._index
     chat = index.as_chat_engine(llm=model if kind == "http" else Own(), chat_mode="context")
-    found = chat.stream_chat("Weather?") if streaming else chat.chat("Weather?")
-    assert "It rains" == ("".join(found.response_gen) if streaming else str(found))
+    assert "It rains" == chatted(chat, method)
     session = recording.tree.session
     assert (program_name(), {"user": "Weather?"}, "ok", "It rains") == (
         session.agent_id, session.turns[0].prompts, session.status, decode(session.final_report),
     )  # fmt: skip
     assert (["tool", "llm"], 1) == ([op.kind for op in session.turns[0].ops], session.totals.llm_requests)
+
+
+def test_a_chat_in_a_session(recording):
+    """Within a session a chat is an op, with what is said and the answer."""
+    with optree.session("lead"):
+        engine_of(Own())._retriever._index.as_chat_engine(llm=Own(), chat_mode="context").chat("Weather?")
+    chat = ops_of(recording)[0]
+    assert ("system", "chat", {"query": "Weather?"}, "It rains") == (
+        chat.kind, chat.attributes["type"], decode(chat.request.payload), decode(chat.response.payload),
+    )  # fmt: skip
+
+
+def test_a_query_that_is_no_text(recording):
+    """A query may be an object of LlamaIndex's, and its answer one of the program's type."""
+
+    class Forecast(BaseModel):
+        rain: bool
+
+    engine = engine_of(scripted(call("Forecast", rain=True)), output_cls=Forecast)
+    with optree.session("lead"):
+        assert engine.query(QueryBundle("Weather?")).response.rain
+    query = ops_of(recording, "RetrieverQueryEngine")[0]
+    assert ({"query": "Weather?"}, {"rain": True}) == (decode(query.request.payload), decode(query.response.payload))
 
 
 @pytest.mark.parametrize("method", ["query", "aquery"])
@@ -126,7 +167,8 @@ def test_engines_in_engines(recording, method):
         ("VectorIndexRetriever", "1.2"),
         ("SimilarityPostprocessor", "1.2"),
     ] == [(op.name, op.parent_op) for op in ops_of(recording)]
-    assert [] == decode(ops_of(recording, "SimilarityPostprocessor")[0].response.payload)
+    [sorts_out] = ops_of(recording, "SimilarityPostprocessor")
+    assert ("postprocessor", []) == (sorts_out.attributes["type"], decode(sorts_out.response.payload))
 
 
 class First(BaseSelector):
