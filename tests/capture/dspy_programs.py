@@ -10,6 +10,7 @@ from dspy.utils import DummyLM
 
 import optree
 from tests.capture.documented_dspy import ANSWER, FINISHES, LOOKS
+from tests.capture.tools import weather
 
 MARKS = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # what DSPy and LiteLLM say of their own
@@ -23,19 +24,6 @@ ASKS = [
     {"reasoning": "wet", "answer": "It rains"},
 ]
 """What a scripted model says for the same."""
-
-
-def weather(city: str) -> str:
-    """Tell the weather."""
-    if (op := optree.current()) is not None:
-        op.log(f"looking at {city}")
-    with optree.tool("thermometer"):
-        return f"rain in {city}"
-
-
-def broken(city: str) -> str:
-    """Do nothing good."""
-    raise ConnectionError(f"no thermometer in {city}")
 
 
 def served_by(provider, name="openai/gpt-5", **more):

@@ -49,22 +49,6 @@ def asks_for(*calls):
 TOOL_EVENTS = asks_for(("weather", '{"city": "Athens"}'))
 
 
-def weather(city: str) -> str:
-    """Tell the weather."""
-    if (op := optree.current()) is not None:
-        op.log(f"looking at {city}")
-    with optree.tool("thermometer"):
-        return f"rain in {city}"
-
-
-def broken(city: str) -> str:
-    """Do nothing good."""
-    raise ConnectionError(f"no thermometer in {city}")
-
-
-broken.__name__ = "weather"
-
-
 def served_by(provider):
     """Return a model that the provider answers for."""
     return OpenAI(model="gpt-5", api_base=f"{provider.url}/v1", api_key="none", max_retries=0)

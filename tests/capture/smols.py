@@ -9,11 +9,10 @@ from smolagents import ChatMessage, CodeAgent, LogLevel, Model, OpenAIModel, Too
 from smolagents.models import ChatMessageStreamDelta, ChatMessageToolCall, ChatMessageToolCallFunction
 from smolagents.monitoring import TokenUsage
 
-import optree
+from tests.capture import tools
+from tests.capture.calls import USAGE
 from tests.capture.provider import Reply
 
-USAGE = {"prompt_tokens": 12, "completion_tokens": 5, "total_tokens": 17, "prompt_tokens_details": {"cached_tokens": 4},
-         "completion_tokens_details": {"reasoning_tokens": 3}}  # fmt: skip
 REFUSED = Reply({"error": {"message": "no such model"}}, status=404)
 CODE = "Thought: look\n<code>\nfound = weather('Athens')\nprint(found)\nfinal_answer('It rains')\n</code>"
 
@@ -34,32 +33,7 @@ def asks(name, **arguments):
 WEATHER = asks("weather", city="Athens")
 DONE = asks("final_answer", answer="It rains")
 ANSWER = says(CODE)
-
-
-@tool
-def weather(city: str) -> str:
-    """Tell the weather.
-
-    Args:
-        city: Where.
-    """
-    if (op := optree.current()) is not None:
-        op.log(f"looking at {city}")
-    with optree.tool("thermometer"):
-        return f"rain in {city}"
-
-
-@tool
-def broken(city: str) -> str:
-    """Do nothing good.
-
-    Args:
-        city: Where.
-    """
-    raise ConnectionError(f"no thermometer in {city}")
-
-
-broken.name = "weather"
+weather, broken = tool(tools.weather), tool(tools.broken)
 
 
 class Scripted(Model):

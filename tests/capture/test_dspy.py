@@ -28,14 +28,13 @@ from tests.capture.dspy_programs import (  # noqa: F401 - model_of_dspy is a fix
     LOOK_AND_TELL,
     MARKS,
     Outlook,
-    broken,
     forecaster,
     model_of_dspy,
     scripted,
-    weather,
 )
 from tests.capture.provider import Reply
 from tests.capture.recordings import calls_of, ops_of, paths_of
+from tests.capture.tools import broken, weather
 
 pytestmark = MARKS
 TELL = dspy.ChainOfThought("question -> answer")

@@ -32,15 +32,14 @@ from tests.capture.documented_dspy import ANSWER, LOOKS, USAGE, says
 from tests.capture.dspy_programs import (  # noqa: F401 - model_of_dspy is a fixture
     LOOK_AND_TELL,
     MARKS,
-    broken,
     forecaster,
     model_of_dspy,
     scripted,
     served_by,
-    weather,
 )
 from tests.capture.provider import EVENTS, Reply, events
 from tests.capture.recordings import calls_of, ops_of
+from tests.capture.tools import broken, weather
 
 pytestmark = MARKS
 TELL = dspy.Predict("question -> answer")

@@ -30,15 +30,14 @@ from tests.capture.llamas import (  # noqa: F401 - two are fixtures
     Own,
     ask,
     asks_for,
-    broken,
     call,
     forecaster,
     model_of_llama_index,
     nothing_is_left,
     scripted,
-    weather,
 )
 from tests.capture.recordings import calls_of, ops_of, paths_of
+from tests.capture.tools import broken, weather
 
 pytestmark = MARKS
 

@@ -40,17 +40,16 @@ from tests.capture.llamas import (  # noqa: F401 - model_of_llama_index is a fix
     Own,
     ask,
     asks_for,
-    broken,
     call,
     engine_of,
     forecaster,
     model_of_llama_index,
     scripted,
     served_by,
-    weather,
 )
 from tests.capture.provider import Reply
 from tests.capture.recordings import calls_of, ops_of
+from tests.capture.tools import broken, weather
 
 pytestmark = MARKS
 METHODS = ["chat", "stream_chat", "achat", "astream_chat", "complete", "stream_complete", "acomplete", "astream_complete"]

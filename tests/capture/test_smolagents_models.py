@@ -36,6 +36,7 @@ from optree._nodes import REPLAY_OF
 from optree._tree import walk_ops, walk_sessions
 from optree._values import decode
 from optree.testing import capture, replay
+from tests.capture.calls import USAGE
 from tests.capture.conftest import KEY, kind_of, outcome, stay_what_they_are, with_hooks, wrap
 from tests.capture.provider import Reply, events
 from tests.capture.recordings import calls_of, ops_of
@@ -44,7 +45,6 @@ from tests.capture.smols import (  # noqa: F401 - model_of_smolagents is a fixtu
     CODE,
     DONE,
     REFUSED,
-    USAGE,
     WEATHER,
     Scripted,
     broken,
