@@ -177,6 +177,26 @@ def test_what_a_workflow_is_asked(recording, asked, expected):
     assert (expected, "It rains") == (recording.tree.session.turns[0].prompts or {}, decode(recording.tree.session.final_report))
 
 
+def test_an_event_with_a_response(recording):
+    """An event that a step gives is recorded with its members, also one that has a response as an agent's answer has."""
+
+    class Asked(Workflow):
+        @step
+        async def first(self, ev: StartEvent) -> HumanResponseEvent:  # noqa: ARG002 - its type says when it runs
+            return HumanResponseEvent(response="yes")
+
+        @step
+        async def second(self, ev: HumanResponseEvent) -> StopEvent:
+            return StopEvent(result=ev.response)
+
+    async def running():
+        return await Asked().run()
+
+    assert "yes" == asyncio.run(running())
+    first, second = ops_of(recording)
+    assert ({"HumanResponseEvent": {"response": "yes"}}, "yes") == (decode(first.response.payload), decode(second.response.payload))
+
+
 def test_an_agent_without_a_name(recording):
     """An agent that has no name is a session of the script's, and in another session one called as LlamaIndex calls it."""
     agent = AgentWorkflow.from_tools_or_functions([weather], llm=scripted("It rains"))
