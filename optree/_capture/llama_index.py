@@ -231,6 +231,7 @@ def _exited(id_: str, bound_args: Any = None, instance: Any = None, result: Any 
             _tool_ended(id_, op, output, is_awaited=result is None and parent in _SPANS.runs)
             return
         if "Streaming" in type(result).__name__:
+            _SPANS.nesting.leave(id_)
             _goes_on(id_, result, _SPANS.around(parent))
             return
         value = output_of(result)

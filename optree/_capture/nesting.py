@@ -195,6 +195,13 @@ class Nesting:
         self.end(key, "failed", redact(f"tool_error: {cut(said)}"))
 
     @guarded
+    def leave(self, key: Hashable) -> None:
+        """Leave a node that stays open, and its turn: what the program does next here is not in it."""
+        for one in ((key, _TURN), key):
+            if (scope := self.scope(one)) is not None and CURRENT.get() is scope:
+                context.leave(scope)
+
+    @guarded
     def rename(self, key: Hashable, other: Hashable) -> None:
         """Give an open node another id."""
         node = self._open.pop(key, None)

@@ -128,6 +128,24 @@ def test_a_chat_engine(recording, provider, model, method, kind):
     assert (["tool", "llm"], 1) == ([op.kind for op in session.turns[0].ops], session.totals.llm_requests)
 
 
+def test_between_the_pieces_of_an_answer(recording):
+    """What the program does while it has a piece of an answer is beside the query, in which the pieces are made."""
+    with optree.session("lead"):
+        for _ in engine_of(Own(), streaming=True).query("Weather?").response_gen:
+            with optree.tool("speaker"):
+                pass
+    [query], [call] = ops_of(recording, "RetrieverQueryEngine"), ops_of(recording, "own")
+    assert (query.path, [None, None]) == (call.parent_op, [op.parent_op for op in ops_of(recording, "speaker")])
+
+
+def test_between_the_pieces_outside_of_all(recording):
+    """Outside of all sessions the query's own is none of the program's while that has a piece of an answer."""
+    answer = engine_of(Own(), streaming=True).query("Weather?")
+    assert [None, None, None] == [optree.current_session(), *(optree.current_session() for _ in answer.response_gen)]
+    session = recording.tree.session
+    assert ("ok", "It rains", ["tool", "llm"]) == (session.status, decode(session.final_report), [op.kind for op in session.turns[0].ops])
+
+
 def test_a_chat_in_a_session(recording):
     """Within a session a chat is an op, with what is said and the answer."""
     with optree.session("lead"):
