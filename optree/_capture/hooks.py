@@ -7,7 +7,7 @@ import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from contextlib import aclosing, closing
 from datetime import timedelta
-from inspect import isawaitable
+from inspect import isawaitable, isgeneratorfunction
 from types import ModuleType
 from typing import Any, Protocol
 from weakref import ref
@@ -147,6 +147,20 @@ def await_within(function: Callable[..., Any], watching: Watching) -> Callable[.
     return run
 
 
+def generating_as(function: Callable[..., Any], run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return *run*, which returns a generator, as a generator function if *function* is one: libraries and programs ask for that.
+
+    Async generator functions lose this mark: nothing like `yield from` passes on what is sent to an async generator or thrown into it.
+    """
+
+    @functools.wraps(run)
+    def generate(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        items: Generator[Any, Any, Any] = run(*args, **kwargs)
+        return (yield from items)
+
+    return generate if isgeneratorfunction(function) else run
+
+
 def read_within(owner: Any, names: tuple[str, ...], recorded: Callable[..., Any], is_on: IsOn) -> list[Hook]:
     """Hook functions that return a generator: *recorded* returns, for that and the arguments, what is read in its place."""
 
@@ -156,7 +170,7 @@ def read_within(owner: Any, names: tuple[str, ...], recorded: Callable[..., Any]
             items = function(*args, **kwargs)
             return (recorded(items, *args, **kwargs) if RUNTIME.config.enabled and is_on() else None) or items
 
-        return run
+        return generating_as(function, run)
 
     return [(owner, name, hooked(getattr(owner, name))) for name in names]
 

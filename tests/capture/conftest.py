@@ -2,13 +2,14 @@
 
 import functools
 import gc
+import inspect
 import signal
 import sys
 
 import pytest
 
 import optree
-from optree._capture import START, instrument, uninstrument
+from optree._capture import LIBRARIES, START, _hooked, instrument, uninstrument
 from optree._store import Directory
 from optree._store.recovery import load
 from optree.testing import capture, replay
@@ -63,6 +64,20 @@ def survives(fault, recording, monkeypatch, run):
         assert "It rains" == run()
     assert 2 == session.totals.llm_requests
     assert recording.sessions
+
+
+def kind_of(function):
+    """Return which kind of function it is, as programs ask for it."""
+    asked = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    return next((one.__name__ for one in asked if one(function)), "a plain one")
+
+
+def stay_what_they_are(package):
+    """Hold the functions of a package that hooks replace to the kind that they are without."""
+    instrument([package])
+    replaced = [(f"{owner.__name__}.{name}", *found) for module in LIBRARIES[package].modules for owner, name, *found in _hooked[module]]
+    uninstrument()
+    assert [(name, kind_of(before)) for name, before, _ in replaced] == [(name, kind_of(now)) for name, _, now in replaced]
 
 
 def wrap(owner, name, monkeypatch, *, wraps=True):

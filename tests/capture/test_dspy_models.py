@@ -24,7 +24,7 @@ from optree._nodes import REPLAY_OF
 from optree._tree import walk_ops
 from optree._values import decode
 from optree.testing import capture
-from tests.capture.conftest import outcome, survives, twice, with_hooks
+from tests.capture.conftest import outcome, stay_what_they_are, survives, twice, with_hooks
 from tests.capture.documented_dspy import ANSWER, LOOKS, USAGE, says
 from tests.capture.dspy_programs import (  # noqa: F401 - model_of_dspy is a fixture
     LOOK_AND_TELL,
@@ -300,6 +300,11 @@ def test_a_fault_of_ours_is_none_of_the_programs(recording, provider, monkeypatc
         return [dspy.ChainOfThought("question -> answer")(question="Weather?").answer for _ in range(2)][-1]
 
     survives("optree._capture.dspy._question", recording, monkeypatch, run)
+
+
+def test_functions_stay_what_they_are():
+    """What stands in the place of a function is of its kind: plain, a coroutine function, a generator function."""
+    stay_what_they_are("dspy")
 
 
 def test_uninstrumented_nothing_is_recorded(provider):

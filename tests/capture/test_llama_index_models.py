@@ -28,7 +28,7 @@ from optree._tree import walk_ops
 from optree._values import decode
 from optree.testing import capture, replay
 from tests.capture.calls import CHAT, CHAT_EVENTS
-from tests.capture.conftest import outcome, survives, with_hooks
+from tests.capture.conftest import outcome, stay_what_they_are, survives, with_hooks
 from tests.capture.llamas import (  # noqa: F401 - model_of_llama_index is a fixture
     MARKS,
     REFUSED,
@@ -321,6 +321,11 @@ def test_a_fault_of_ours_is_none_of_the_programs(recording, provider, model, mon
     """A hook that raises leaves the run as it is, and calls are recorded."""
     provider.says(TOOL_EVENTS, CHAT_EVENTS)
     survives("optree._capture.llama_index._SPANS.around", recording, monkeypatch, lambda: ask(forecaster(model, weather)))
+
+
+def test_functions_stay_what_they_are():
+    """What stands in the place of a function is of its kind: plain, a coroutine function, a generator function."""
+    stay_what_they_are("llama-index-core")
 
 
 def test_uninstrumented_nothing_is_recorded(provider, model):

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from importlib.util import find_spec
+from types import GeneratorType
 
 import pytest
 
@@ -32,7 +33,7 @@ from optree._nodes import REPLAY_OF
 from optree._tree import walk_ops, walk_sessions
 from optree._values import decode
 from optree.testing import capture, replay
-from tests.capture.conftest import outcome, with_hooks, wrap
+from tests.capture.conftest import kind_of, outcome, stay_what_they_are, with_hooks, wrap
 from tests.capture.provider import Reply, events
 from tests.capture.recordings import calls_of, ops_of
 from tests.capture.smols import (  # noqa: F401 - model_of_smolagents is a fixture
@@ -243,6 +244,14 @@ def test_a_fault_of_ours_is_none_of_the_programs(recording, provider, model, mon
         assert "It rains" == coding(Scripted(CODE), weather).run("Weather?")
     assert 2 == sum(op.name == "openai-compatible:gpt-5" for op in calls_of(recording))
     assert 16 == session.totals.input_tokens
+
+
+def test_functions_stay_what_they_are(hooked):  # noqa: ARG001 - the hooks are there
+    """What stands in the place of a function is of its kind, in classes of the program's too: plain, or a generator function."""
+    stay_what_they_are("smolagents")
+    instrument()
+    assert ["isgeneratorfunction", "a plain one"] == [kind_of(type(model).generate_stream) for model in (Scripted(), Owned())]
+    assert [True, False] == [isinstance(model.generate_stream(QUESTION), GeneratorType) for model in (Scripted(CODE), Owned())]
 
 
 def test_uninstrumented_nothing_is_recorded(provider, model):
