@@ -15,7 +15,7 @@ from typing import Any, Final
 from optree._builder import Op, Turn
 from optree._capture.agno_models import plain
 from optree._capture.agno_tools import CANCELLED, RunPlace
-from optree._capture.hooks import Hook, IsOn
+from optree._capture.hooks import Hook, IsOn, of_kind
 from optree._messages import json_text
 from optree._nodes import Status
 from optree._tracing import context
@@ -57,7 +57,7 @@ def _within(function: Any, node_of: Callable[..., Any]) -> Any:
         node = node_of(*args, **told)
         return (function if node is None else wrapped(function, lambda _: node))(*args, **told)
 
-    return run
+    return of_kind(function, run)
 
 
 def runs(module: ModuleType, is_on: IsOn) -> list[Hook]:
@@ -225,7 +225,7 @@ def guards(module: ModuleType, is_on: IsOn) -> list[Hook]:
                 told = _with_ops(told) or told
             return function(*args, **told)
 
-        return run
+        return of_kind(function, run)
 
     own = own_members(module)
     names = [name for known in _HOOKS for name in (known, f"_{known}") if name in own]

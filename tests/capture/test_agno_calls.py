@@ -23,7 +23,7 @@ from optree._values import decode
 from optree.testing import capture, replay
 from tests.capture.agno_programs import ASKS, MARKS, WAYS, Scripted, asks_for, broken, desk_of, forecaster, scripted, served_by, weather
 from tests.capture.calls import CHAT, CHAT_EVENTS, CHAT_TOOL, RESPONSE
-from tests.capture.conftest import outcome, survives, with_hooks
+from tests.capture.conftest import outcome, stay_what_they_are, survives, with_hooks
 from tests.capture.provider import Reply
 from tests.capture.recordings import calls_of, ops_of
 
@@ -161,6 +161,11 @@ def test_a_fault_of_ours_is_none_of_the_programs(recording, provider, monkeypatc
     survives(
         "optree._capture.agno._instructions", recording, monkeypatch, lambda: forecaster(served_by(provider), weather).run("Go").content
     )
+
+
+def test_functions_stay_what_they_are():
+    """What stands in the place of a function is of its kind: plain, a coroutine function, a generator function, an async one."""
+    stay_what_they_are("agno")
 
 
 def test_uninstrumented_nothing_is_recorded():

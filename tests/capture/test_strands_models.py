@@ -1,6 +1,7 @@
 """Calls of models on Strands: each is recorded once, with hooks that the program does not notice and that can be taken out."""
 
 import asyncio
+import inspect
 from importlib.util import find_spec
 
 import pytest
@@ -29,7 +30,7 @@ from optree._tree import walk_ops, walk_sessions
 from optree._values import decode
 from optree.testing import capture
 from tests.capture.calls import CHAT
-from tests.capture.conftest import outcome, survives, twice, with_hooks
+from tests.capture.conftest import outcome, stay_what_they_are, survives, twice, with_hooks
 from tests.capture.provider import AWS_EVENTS, Reply, aws_event
 from tests.capture.recordings import calls_of, ops_of
 from tests.capture.strands_programs import ASKS, CALL, RAINS, Scripted, agent, ask, asks, broken, graph_of, says, served_by, weather
@@ -192,6 +193,14 @@ def test_a_fault_of_ours_is_none_of_the_programs(recording, provider, monkeypatc
     """A hook that raises leaves the run as it is, and calls are recorded."""
     provider.says(ASKS, RAINS)
     survives("optree._capture.strands_runs.question_of", recording, monkeypatch, lambda: ask(agent(served_by(provider), weather)))
+
+
+def test_functions_stay_what_they_are(hooked):  # noqa: ARG001 - the hooks are there
+    """What stands in the place of a function is of its kind, and so is the stream that the program gets."""
+    stay_what_they_are("strands-agents")
+    instrument()
+    runners = [agent(Scripted("It rains")), graph_of({"look": Scripted("It rains")}), Swarm([agent(Scripted("It rains"))])]
+    assert [True] * 3 == [inspect.isasyncgen(one.stream_async("Weather?")) for one in runners]
 
 
 def test_uninstrumented_nothing_is_recorded(provider):
