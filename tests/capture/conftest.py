@@ -18,6 +18,16 @@ from tests.capture.documented import EITHER, Documented
 from tests.capture.provider import Provider, Reply
 from tests.cli.conftest import ROOT, CommandLine
 
+KEY = "sk-proj-Zq8LmN4xT7vBcD2fGhJ9kPwRsY5u"
+CREDENTIALS = {"api_key": "hunter2-hunter2", "headers": {"Authorization": "Bearer abcdef0123456789"}}
+"""What a tool is given that logs in."""
+
+
+def credentials_in(said):
+    """Return the credentials that a text has, and whether it says that some were replaced."""
+    known = KEY, CREDENTIALS["api_key"], CREDENTIALS["headers"]["Authorization"]
+    return [one for one in known if one in said], "[REDACTED]" in said
+
 
 def outcome(function):
     """Return what a program comes to."""
@@ -134,6 +144,19 @@ def recording(hooked):  # noqa: ARG001 - the hooks are there before
     """Return what a test records, with the hooks in."""
     with capture() as recording:
         yield recording
+
+
+@pytest.fixture
+def saved(hooked, tmp_path):  # noqa: ARG001 - as above
+    """Return what runs a program that has credentials replaced in what it saves, and returns all that it has saved, and its result."""
+
+    def run(program):
+        optree.configure(base_dir=tmp_path, redacted_save=True, compression="none", console=False)
+        found = program()
+        assert optree.flush()
+        return "".join(path.read_text() for path in sorted(tmp_path.rglob("*")) if path.is_file()), found
+
+    return run
 
 
 @pytest.fixture

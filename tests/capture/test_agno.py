@@ -1,6 +1,7 @@
 """Programs on Agno become whole trees: agents, teams, tools, hooks and guardrails, each in its place."""
 
 import asyncio
+import json
 import threading
 from importlib.util import find_spec
 
@@ -24,6 +25,7 @@ from optree._tree import walk_sessions
 from optree._values import decode
 from tests.capture.agno_programs import ASKS, MARKS, WAYS, asks_for, broken, desk_of, forecaster, roots_of, scripted, served_by, weather
 from tests.capture.calls import CHAT, CHAT_EVENTS, CHAT_TOOL
+from tests.capture.conftest import CREDENTIALS, KEY, credentials_in
 from tests.capture.recordings import calls_of, ops_of, paths_of
 
 pytestmark = MARKS
@@ -100,6 +102,25 @@ def test_a_tool_that_raises_failed(recording, way):
     [op] = ops_of(recording, "broken")
     assert ("failed", "ConnectionError: no thermometer in Athens", "network") == (op.status, op.error, op.attributes["error.type"])
     assert "ok" == recording.tree.session.status
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("error", [None, ConnectionError(f"refused {KEY}")])
+def test_credentials_are_not_kept(saved, way, error):
+    """No credential of a question, a prompt, a tool's arguments, result or error, or an answer is saved; the program gets its own."""
+    given = []
+
+    def login(api_key: str, headers: dict) -> str:
+        """Log in."""
+        given.append({"api_key": api_key, "headers": headers})
+        if error is not None:
+            raise error
+        return f"welcome {KEY}"
+
+    model = scripted([asks_for("login", json.dumps(CREDENTIALS))], f"Keep {KEY}")
+    said, answer = saved(lambda: WAYS[way](forecaster(model, login, instructions=f"Use {KEY}"), f"Log in with {KEY}"))
+    assert ([CREDENTIALS], f"Keep {KEY}") == (given, answer.strip())
+    assert ([], True) == credentials_in(said)
 
 
 def stop(city: str) -> str:

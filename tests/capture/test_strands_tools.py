@@ -23,6 +23,7 @@ from strands.tools.mcp import MCPClient
 import optree
 from optree._capture.program import program_name
 from optree._values import decode
+from tests.capture.conftest import CREDENTIALS, KEY, credentials_in
 from tests.capture.recordings import calls_of, ops_of
 from tests.capture.strands_programs import ASKS, CALL, RAINS, Scripted, agent, ask, asks, broken, outcome_of, served_by, weather
 
@@ -86,6 +87,25 @@ def test_tools_at_once(recording, provider):
     assert {city: f"rain in {city}" for city in cities} == {city: decode(op.response.payload) for city, op in found.items()}
     assert [found[city].path for city in cities] == [ops_of(recording, f"thermometer {city}")[0].parent_op for city in cities]
     assert [None] * 3 == [op.parent_op for op in found.values()]
+
+
+@pytest.mark.parametrize("error", [None, ConnectionError(f"refused {KEY}")])
+def test_credentials_are_not_kept(saved, error):
+    """No credential of a question, a prompt, a tool's arguments, result or error, or an answer is saved; the program gets its own."""
+    given = []
+
+    @tool
+    def login(api_key: str, headers: dict) -> str:
+        """Log in."""
+        given.append({"api_key": api_key, "headers": headers})
+        if error is not None:
+            raise error
+        return f"welcome {KEY}"
+
+    asking = agent(Scripted([("login", CREDENTIALS)], f"Keep {KEY}"), login, system_prompt=f"Use {KEY}")
+    said, answer = saved(lambda: ask(asking, f"Log in with {KEY}"))
+    assert ([CREDENTIALS], f"Keep {KEY}") == (given, answer)
+    assert ([], True) == credentials_in(said)
 
 
 def test_tools_one_by_one(recording):
