@@ -24,19 +24,6 @@ def asks_for(name, arguments='{"city": "Athens"}', call="call-1"):
 ASKS = [asks_for("weather")]
 
 
-def weather(city: str) -> str:
-    """Tell the weather."""
-    if (op := optree.current()) is not None:
-        op.log(f"looking at {city}")
-    with optree.tool("thermometer"):
-        return f"rain in {city}"
-
-
-def broken(city: str) -> str:
-    """Do nothing good."""
-    raise ConnectionError(f"no thermometer in {city}")
-
-
 @dataclass
 class Scripted(Model):
     """A model that calls nobody, as Agno's documentation has one of the program's own."""

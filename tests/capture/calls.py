@@ -1,4 +1,4 @@
-"""Calls as the SDKs' documentation writes them, with the answers that a provider gives to each."""
+"""Calls as the SDKs' documentation writes them, with the answers that a provider gives to each, and the tools that these ask for."""
 
 import asyncio
 from functools import cache
@@ -6,6 +6,7 @@ from functools import cache
 import openai
 import pydantic
 
+import optree
 from tests.capture.provider import Reply, events
 
 QUESTION = [{"role": "user", "content": "Weather?"}]
@@ -92,6 +93,19 @@ MESSAGE_EVENTS = events(
     done=False,
     names=True,
 )
+
+
+def weather(city: str) -> str:
+    """Tell the weather."""
+    if (op := optree.current()) is not None:
+        op.log(f"looking at {city}")
+    with optree.tool("thermometer"):
+        return f"rain in {city}"
+
+
+def broken(city: str) -> str:
+    """Do nothing good."""
+    raise ConnectionError(f"no thermometer in {city}")
 
 
 @cache

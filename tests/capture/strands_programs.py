@@ -3,26 +3,26 @@
 import asyncio
 import json
 
+from pydantic import BaseModel
 from strands import Agent, tool
 from strands.models import Model
 from strands.models.openai import OpenAIModel
 from strands.multiagent import GraphBuilder
 
-import optree
 from optree._tree import walk_sessions
+from tests.capture import calls
+from tests.capture.calls import USAGE
 from tests.capture.provider import events
 from tests.capture.recordings import ops_of
 
 _CHUNK = {"id": "chat-1", "object": "chat.completion.chunk", "created": 1, "model": "gpt-5-2026"}
-_USAGE = {"prompt_tokens": 12, "completion_tokens": 5, "total_tokens": 17, "prompt_tokens_details": {"cached_tokens": 4},
-          "completion_tokens_details": {"reasoning_tokens": 3}}  # fmt: skip
 
 
 def streamed(delta, reason="stop"):
     """Return an answer of OpenAI's chat as a stream."""
     choice = {"index": 0, "delta": {"role": "assistant", "content": None} | delta, "finish_reason": None}
     end = {"index": 0, "delta": {}, "finish_reason": reason}
-    return events(_CHUNK | {"choices": [choice]}, _CHUNK | {"choices": [end]}, _CHUNK | {"choices": [], "usage": _USAGE})
+    return events(_CHUNK | {"choices": [choice]}, _CHUNK | {"choices": [end]}, _CHUNK | {"choices": [], "usage": USAGE})
 
 
 def says(text):
@@ -30,11 +30,11 @@ def says(text):
     return streamed({"content": text})
 
 
-def asks(*calls):
+def asks(*tools):
     """Return an answer that asks for tools, each by name and arguments."""
     told = [
         {"index": at, "id": f"call-{at}", "type": "function", "function": {"name": name, "arguments": json.dumps(sent)}}
-        for at, (name, sent) in enumerate(calls)
+        for at, (name, sent) in enumerate(tools)
     ]
     return streamed({"tool_calls": told}, "tool_calls")
 
@@ -100,19 +100,13 @@ def _call(at, name, sent):
 CALL = ("weather", {"city": "Athens"})
 
 
-@tool
-def weather(city: str) -> str:
-    """Tell the weather."""
-    if (op := optree.current()) is not None:
-        op.log(f"looking at {city}")
-    with optree.tool("thermometer"):
-        return f"rain in {city}"
+weather, broken = tool(calls.weather), tool(name="weather")(calls.broken)
 
 
-@tool(name="weather")
-def broken(city: str) -> str:
-    """Do nothing good."""
-    raise ConnectionError(f"no thermometer in {city}")
+class Forecast(BaseModel):
+    """The weather."""
+
+    rain: bool
 
 
 def agent(model, *tools, name="forecaster", **more):

@@ -23,8 +23,8 @@ import optree
 from optree._nodes import Tokens
 from optree._tree import walk_sessions
 from optree._values import decode
-from tests.capture.agno_programs import ASKS, MARKS, WAYS, asks_for, broken, desk_of, forecaster, roots_of, scripted, served_by, weather
-from tests.capture.calls import CHAT, CHAT_EVENTS, CHAT_TOOL
+from tests.capture.agno_programs import ASKS, MARKS, WAYS, asks_for, desk_of, forecaster, roots_of, scripted, served_by
+from tests.capture.calls import CHAT, CHAT_EVENTS, CHAT_TOOL, broken, weather
 from tests.capture.conftest import CREDENTIALS, KEY, credentials_in
 from tests.capture.recordings import calls_of, ops_of, paths_of
 

@@ -9,7 +9,6 @@ import pytest
 if find_spec("strands") is None:
     pytest.skip("strands-agents is tried in an environment of its own: make test-frameworks", allow_module_level=True)
 
-from pydantic import BaseModel
 from strands import ToolContext, tool
 from strands.agent.agent import Agent
 from strands.hooks import (
@@ -28,15 +27,23 @@ from optree._nodes import Tokens
 from optree._tree import walk_sessions
 from optree._values import decode
 from tests.capture.recordings import calls_of, ops_of, paths_of
-from tests.capture.strands_programs import ASKS, CALL, RAINS, Scripted, agent, ask, asks, graph_of, outcome_of, says, served_by, weather
+from tests.capture.strands_programs import (
+    ASKS,
+    CALL,
+    RAINS,
+    Forecast,
+    Scripted,
+    agent,
+    ask,
+    asks,
+    graph_of,
+    outcome_of,
+    says,
+    served_by,
+    weather,
+)
 
 WAYS = ["__call__", "invoke_async", "stream_async"]
-
-
-class Forecast(BaseModel):
-    """The weather."""
-
-    rain: bool
 
 
 @pytest.mark.captured("strands-agents", "Agent", "tools", "streamed", added="one line", checks=("agents", "calls", "tokens", "tools"))
