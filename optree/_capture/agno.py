@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from inspect import isroutine
 from types import ModuleType
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from optree._builder import Op, Turn
 from optree._capture.agno_models import plain
@@ -34,8 +35,11 @@ _RUNS: Final = (
     "_continue_run", "_continue_run_stream", "_acontinue_run", "_acontinue_run_stream",
     "_execute", "_execute_stream", "_aexecute", "_aexecute_stream",
     "_continue_execute", "_continue_execute_stream", "_acontinue_execute", "_acontinue_execute_stream",
+    "_continue_run_dispatch_stream_with_member_events",
 )  # fmt: skip
 """Functions of agents and teams, and methods of workflows, that are one run each."""
+_CONTINUES: Final = "continue_run_dispatch"
+"""The function by which a team goes on: before the run it calls the members and the tools that waited for somebody."""
 _STEPS: Final = ("Step", "Steps", "Parallel", "Loop", "Condition", "Router")
 _WAYS: Final = ("execute", "execute_stream", "aexecute", "aexecute_stream")
 _HOOKS: Final = ("execute_pre_hooks", "aexecute_pre_hooks", "execute_post_hooks", "aexecute_post_hooks")
@@ -65,11 +69,28 @@ def runs(module: ModuleType, is_on: IsOn) -> list[Hook]:
     owner, kind = (module.Workflow, "workflow") if hasattr(module, "Workflow") else (module, module.__name__.split(".")[1])
 
     @guarded
-    def run_of(runner: Any, *_args: Any, **told: Any) -> _AgnoRun | None:
-        return _AgnoRun(runner, kind, told) if is_on() else None
+    def run_of(runner: Any = None, *_args: Any, team: Any = None, **told: Any) -> _AgnoRun | None:
+        runner = team if runner is None else runner
+        return _AgnoRun(runner, kind, told) if is_on() and not _is_run_of(runner) else None
+
+    @guarded
+    def continued(runner: Any, *args: Any, stream: bool | None = None, **told: Any) -> _AgnoRun | None:
+        is_stream = runner.stream if stream is None else stream  # then its tools run before there is a stream, and are outside of the run
+        return None if is_stream or told.get("run_response") is None else run_of(runner, *args, **told)
 
     own = own_members(owner)
-    return [(owner, name, _within(own[name], run_of)) for name in _RUNS if name in own]
+    found = [(owner, name, _within(own[name], run_of)) for name in _RUNS if name in own]
+    return [*found, (owner, _CONTINUES, _within(own[_CONTINUES], continued))] if kind == "team" and _CONTINUES in own else found
+
+
+_runners: Final[WeakKeyDictionary[Any, Any]] = WeakKeyDictionary()
+"""Agents, teams and workflows that run, by their sessions' builders."""
+
+
+def _is_run_of(runner: Any) -> bool:
+    """Tell whether this is in a run of the runner already, and in no op of it."""
+    here = context.here()
+    return here is not None and here.op is None and _runners.get(here.session.builder) is runner
 
 
 class _AgnoRun(TurnScope):
@@ -77,10 +98,10 @@ class _AgnoRun(TurnScope):
 
     def __init__(self, runner: Any, kind: str, told: Mapping[str, Any]) -> None:
         self._run: Any = told.get("run_response") or told.get("workflow_run_response")
-        known = ((name, getattr(told.get("run_context"), name, None)) for name in ("session_id", "run_id", "user_id"))
+        known = ((name, getattr(told.get("run_context") or self._run, name, None)) for name in ("session_id", "run_id", "user_id"))
         self._ids = {f"agno.{name}": one for name, one in known if one}
         super().__init__(_question(getattr(self._run, "input", None)), _instructions(runner), {})
-        self._agent = SessionScope(text(runner.name or kind), self._ids)
+        self._runner, self._agent = runner, SessionScope(text(runner.name or kind), self._ids)
         self._session: Session | None = None
         self._how: tuple[Status, Any] | None = None
 
@@ -95,6 +116,7 @@ class _AgnoRun(TurnScope):
             self._agent.undo(above, before)
             raise
         self._session, scope.before, scope.piece = above.session, before, before and before.piece
+        _runners[above.session.builder] = self._runner
         return scope
 
     def _end(self, handle: Turn, status: Status, error: str | None) -> None:

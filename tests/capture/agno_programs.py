@@ -111,6 +111,19 @@ async def _awaited(runner, asked):
     return found.content
 
 
+async def _continued(runner, waiting):
+    return (await runner.acontinue_run(waiting)).content
+
+
+CONTINUED = {
+    "run": lambda runner, waiting: runner.continue_run(waiting).content,
+    "arun": lambda runner, waiting: asyncio.run(_continued(runner, waiting)),
+    "stream": lambda runner, waiting: list(runner.continue_run(waiting, stream=True, yield_run_output=True))[-1].content,
+    "astream": lambda runner, waiting: asyncio.run(read(runner.acontinue_run(waiting, stream=True, yield_run_output=True)))[-1].content,
+}
+"""The ways to go on with a run that waits for somebody."""
+
+
 def roots_of(recording):
     """Return the sessions that are part of no other."""
     return [session.tree.session for session in recording.sessions]
