@@ -10,6 +10,7 @@ import pytest
 if find_spec("agno") is None:
     pytest.skip("agno is tried in an environment of its own: make test-frameworks", allow_module_level=True)
 
+from agno.agent import Agent
 from agno.db.in_memory import InMemoryDb
 from agno.exceptions import CheckTrigger, InputCheckError, RetryAgentRun, StopAgentRun
 from agno.guardrails import BaseGuardrail
@@ -23,7 +24,20 @@ import optree
 from optree._nodes import Tokens
 from optree._tree import walk_sessions
 from optree._values import decode
-from tests.capture.agno_programs import ASKS, CONTINUED, MARKS, WAYS, asks_for, desk_of, forecaster, roots_of, scripted, served_by
+from tests.capture.agno_programs import (
+    ASKS,
+    CONTINUED,
+    EVENTS,
+    MARKS,
+    WAYS,
+    asks_for,
+    desk_of,
+    forecaster,
+    read,
+    roots_of,
+    scripted,
+    served_by,
+)
 from tests.capture.calls import CHAT, CHAT_EVENTS, CHAT_TOOL, broken, weather
 from tests.capture.conftest import CREDENTIALS, KEY, credentials_in
 from tests.capture.recordings import calls_of, ops_of, paths_of
@@ -36,12 +50,13 @@ pytestmark = MARKS
 def test_a_run_is_a_session(recording, provider, way):
     """An agent's run is a session of its name with what it is asked and what it came to; calls and tools are ops in it, each once."""
     provider.says(CHAT_TOOL, CHAT)
-    agent = forecaster(served_by(provider), weather, session_id="s-1", user_id="u-1", instructions=["Look out", "Be short"])
+    told = {"description": "Watch", "instructions": ["Look out", "Be short"]}
+    agent = forecaster(served_by(provider), weather, session_id="s-1", user_id="u-1", **told)
     assert "It rains" == WAYS[way](agent, "Weather?")
     session = recording.tree.session
     assert ("forecaster", "ok", "It rains") == (session.agent_id, session.status, decode(session.final_report))
     assert ("s-1", "u-1") == (session.attributes["agno.session_id"], session.attributes["agno.user_id"])
-    assert {"user": "Weather?", "system": "Look out\nBe short"} == session.turns[0].prompts
+    assert {"user": "Weather?", "system": "Watch\nLook out\nBe short"} == session.turns[0].prompts
     assert ["openai-compatible:gpt-5", "weather", "openai-compatible:gpt-5"] == [op.name for op in session.turns[0].ops if not op.parent_op]
     assert [Tokens(8, 5, 4, 0, 17, 3)] * 2 == [op.accounting[0].tokens for op in calls_of(recording)]
     [op], [inner] = ops_of(recording, "weather"), ops_of(recording, "thermometer")
@@ -123,6 +138,19 @@ def test_credentials_are_not_kept(saved, way, error):
     assert ([], True) == credentials_in(said)
 
 
+def test_a_tool_that_raises_behind_an_agent(recording):
+    """A tool that raises once an agent that it has run is done is failed with its own exception."""
+
+    def ask_other(city: str) -> str:
+        """Ask another agent."""
+        forecaster(scripted(ASKS, f"rain in {city}"), weather, name="other").run(city)
+        raise ConnectionError(f"no line to {city}")
+
+    forecaster(scripted([asks_for("ask_other")], "It rains"), ask_other).run("Weather?")
+    [op] = ops_of(recording, "ask_other")
+    assert ("failed", "ConnectionError: no line to Athens", "network") == (op.status, op.error, op.attributes["error.type"])
+
+
 def stop(city: str) -> str:
     """End the run."""
     raise StopAgentRun(f"enough of {city}")
@@ -155,6 +183,23 @@ async def later(city: str):
     yield "rain "
     with optree.tool("thermometer"):
         yield f"in {city}"
+
+
+@pytest.mark.parametrize("kind", ["agent", "team"])
+def test_a_tool_that_yields_the_events_of_a_run(recording, kind):
+    """A tool that yields the events of another run has what that says as its result, and the run in it."""
+
+    def ask_other(city: str):
+        """Ask another agent."""
+        other = forecaster(scripted(f"rain in {city}"), name="other", id="other")
+        yield from (other if kind == "agent" else desk_of(other)).run(city, stream=True, stream_events=True)
+
+    forecaster(scripted([asks_for("ask_other")], lambda messages: messages[-1].content), ask_other).run("Weather?")
+    [op] = ops_of(recording, "ask_other")
+    said = decode(op.response.payload)
+    assert ("ok", said.strip()) == (op.status, decode(recording.tree.session.final_report).strip())
+    assert ("rain in Athens" if kind == "agent" else "rain in Athens All rain") == said.strip()
+    assert op.path == ops_of(recording, "other" if kind == "agent" else "desk")[0].parent_op
 
 
 def in_an_object(city: str) -> ToolResult:
@@ -324,10 +369,13 @@ def test_knowledge(recording, way):
 
 
 @pytest.mark.captured("agno", "agents", "failed", added="one line", checks="calls")
-@pytest.mark.parametrize("way", ["run", "arun"])
-def test_a_run_that_failed(recording, way):
+@pytest.mark.parametrize("way", WAYS | EVENTS)
+@pytest.mark.parametrize("kind", ["agent", "team"])
+def test_a_run_that_failed(recording, way, kind):
     """A model that raises is a failed op, and its run failed too, though Agno raises nothing but says so."""
-    assert "out of rain" == WAYS[way](forecaster(scripted(ValueError("out of rain"))), "Weather?")
+    agent = forecaster(scripted(ValueError("out of rain")), id="forecaster")
+    runner = agent if kind == "agent" else Team(name="desk", members=[agent], model=agent.model, telemetry=False)
+    (WAYS | EVENTS)[way](runner, "Weather?")
     assert ("failed", "out of rain") == (recording.tree.session.status, recording.tree.session.error)
     assert [("failed", "ValueError: out of rain")] == [(op.status, op.error) for op in calls_of(recording)]
 
@@ -335,15 +383,18 @@ def test_a_run_that_failed(recording, way):
 @pytest.mark.captured("agno", "agents", "cancelled", added="one line", checks="calls")
 def test_a_run_that_is_cancelled(recording):
     """A run is cancelled by Agno's own means, or with its task, and so is the tool that is under way."""
-    agent = None
 
     def leave(city: str) -> str:
         """Cancel the run."""
-        agent.cancel_run("r-1")
+        Agent.cancel_run(city)
         return city
 
-    agent = forecaster(scripted([asks_for("leave")], "It rains"), leave)
-    agent.run("Weather?", run_id="r-1")
+    def asking():
+        return forecaster(scripted([asks_for("leave", '{"city": "r-1"}')], "It rains"), leave)
+
+    asking().run("Weather?", run_id="r-1")
+    list(asking().run("Weather?", run_id="r-1", stream=True))
+    asyncio.run(read(asking().arun("Weather?", run_id="r-1", stream=True)))
 
     async def cancelled():
         begun = asyncio.Event()
@@ -361,8 +412,10 @@ def test_a_run_that_is_cancelled(recording):
             await task
 
     asyncio.run(cancelled())
-    assert ["cancelled", "cancelled"] == [session.status for session in roots_of(recording)]
-    assert ["ok", "cancelled"] == [op.status for session in roots_of(recording) for op in session.turns[0].ops if op.kind == "tool"]
+    assert ["cancelled"] * 4 == [session.status for session in roots_of(recording)]
+    assert ["ok", "ok", "ok", "cancelled"] == [
+        op.status for session in roots_of(recording) for op in session.turns[0].ops if op.kind == "tool"
+    ]
 
 
 @tool(requires_confirmation=True)

@@ -14,6 +14,7 @@ from agno.models.base import Model
 from agno.models.message import Message
 from agno.models.openai import OpenAIChat, OpenAIResponses
 from agno.tools.function import FunctionCall
+from pydantic import BaseModel
 
 import optree
 from optree._capture import instrument, uninstrument
@@ -47,14 +48,47 @@ def test_a_model_that_calls_nobody(recording, way):
     assert (2, 6) == (recording.tree.session.totals.llm_requests, recording.tree.session.totals.input_tokens)
 
 
-@pytest.mark.parametrize("way", ["run", "stream"])
+@pytest.mark.parametrize("way", WAYS)
 def test_what_such_a_model_tells(recording, way):
-    """Tokens of the cache, which are within the input, reasoning and what it cost are told of such a call too."""
+    """Tokens of the cache, which are within the input, reasoning, what it cost, and thoughts as they come are told of such a call too."""
     spends = {"input_tokens": 12, "output_tokens": 5, "total_tokens": 17, "cost": 0.5}
-    model = Scripted(says=["It rains"], spends=spends | {"cache_read_tokens": 4, "cache_write_tokens": 2, "reasoning_tokens": 3})
-    WAYS[way](forecaster(model), "Weather?")
-    [entry] = [entry for op in calls_of(recording) for entry in op.accounting]
+    cached = {"cache_read_tokens": 4, "cache_write_tokens": 2, "reasoning_tokens": 3}
+    WAYS[way](forecaster(Scripted(says=["It rains"], spends=spends | cached, thinks="Look out")), "Weather?")
+    [op] = calls_of(recording)
+    [entry] = op.accounting
     assert (Tokens(6, 5, 4, 2, 17, 3), 0.5, 0.5) == (entry.tokens, entry.cost_usd, recording.tree.session.totals.cost_usd)
+    assert "Look out" == decode(op.response.payload)["choices"][0]["message"]["reasoning_content"].strip()
+    assert (["Look ", "out "] if "stream" in way else []) == ([chunk.text for chunk in op.reasoning.chunks] if op.reasoning else [])
+
+
+class Forecast(BaseModel):
+    """The weather."""
+
+    rain: bool
+
+
+@pytest.mark.parametrize("is_native", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+def test_what_such_a_model_is_asked(recording, way, is_native):
+    """Such a call has the provider's name, the settings that are sent, and each message whole."""
+    given = {"provider": "Meteo", "temperature": 0.5, "supports_native_structured_outputs": is_native}
+    model = Scripted(says=[ASKS, '{"rain": true}'], **given)
+    WAYS[way](forecaster(model, weather, tool_choice="auto", output_schema=Forecast, system_message="Look out"), "Weather?")
+    op = calls_of(recording)[1]
+    assert ("Meteo:scripted", "Meteo") == (op.name, op.attributes["provider"])
+    asked = recording.tree.pool.resolve(decode(op.request.payload))
+    assert ["weather"] == [one["function"]["name"] for one in asked.pop("tools")]
+    assert {
+        "temperature": 0.5, "tool_choice": "auto",
+        "response_format": Forecast.model_json_schema() if is_native else {"type": "json_object"},
+        "messages": [
+            {"role": "system", "content": "Look out"},
+            {"role": "user", "content": "Weather?"},
+            {"role": "assistant", "tool_calls": ASKS},
+            {"role": "tool", "content": "rain in Athens", "tool_call_id": "call-1"},
+        ],
+    } == asked  # fmt: skip
+    assert {"role": "assistant", "content": '{"rain": true}'} == decode(op.response.payload)["choices"][0]["message"]
 
 
 def test_a_model_in_an_op_of_the_programs(recording):
