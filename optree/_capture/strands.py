@@ -27,6 +27,8 @@ from optree._tracing.scopes import OpScope
 from optree._values import dumped, encode, is_list, is_object, text
 
 _Events = AsyncGenerator[Any, Any]
+_BACKGROUND: Final = "strands.background_tasks"
+"""The name under which Strands notes, in an agent's state, the tools that run in the background."""
 _NESTING: Final = Nesting()
 _PARAMETERS: Final = ("temperature", "top_p", "max_tokens", "stop_sequences", "params")
 """Members of a model's configuration that are sent to the model."""
@@ -338,7 +340,10 @@ def _told(given: Recorded, call: Any, result_event: Any) -> Any:
 @guarded
 def _changes(agent: Any) -> Any:
     """Return a value that differs once a tool has changed its agent's state, or has stopped the agent: such a tool runs in a replay too."""
-    return agent.state._get_version(), agent._deferred_cancel  # noqa: SLF001 - it tells of neither
+    state: Any = agent.state._get_version()  # noqa: SLF001 - it tells of none of these
+    if getattr(agent, "_background_tasks", None) is not None:
+        state = {name: value for name, value in agent.state.get().items() if name != _BACKGROUND}
+    return state, agent._deferred_cancel  # noqa: SLF001 - as above
 
 
 class _StrandsModelCall:

@@ -17,7 +17,7 @@ from strands.hooks import (
     BeforeToolCallEvent,
 )
 from strands.middleware import ExecuteToolStage
-from strands.tools.executors import SequentialToolExecutor
+from strands.tools.executors import ConcurrentToolExecutor, SequentialToolExecutor
 from strands.tools.mcp import MCPClient
 
 import optree
@@ -235,15 +235,17 @@ def test_a_tool_whose_pieces_are_left(recording, how):
     assert ([("forecaster", "cancelled")], [("llm", "parrot-1", "ok"), ("tool", "pieces", "cancelled")]) == outcome_of(recording)
 
 
+@pytest.mark.parametrize("executor", [ConcurrentToolExecutor, SequentialToolExecutor])
 @pytest.mark.parametrize("at_most", [1, 4])
-def test_tools_in_the_background(recording, at_most):
+def test_tools_in_the_background(recording, at_most, executor):
     """A tool that goes on beside its agent is one op until it has its result, with what it records; those that wait for others too."""
-    config = {"always": ["weather"], "max_concurrency": at_most}
-    ask(agent(Scripted([CALL, ("weather", {"city": "Rome"})], "It rains", "All rain"), weather, background_tasks=config))
+    config = {"background_tasks": {"always": ["weather"], "max_concurrency": at_most}, "tool_executor": executor()}
+    ask(agent(Scripted([CALL, ("weather", {"city": "Rome"})], "It rains", "All rain"), weather, **config))
     found = {decode(op.request.payload)["city"]: op for op in ops_of(recording, "weather")}
     assert {"Athens": "rain in Athens", "Rome": "rain in Rome"} == {city: decode(op.response.payload) for city, op in found.items()}
     assert sorted(op.path for op in found.values()) == sorted(op.parent_op for op in ops_of(recording, "thermometer"))
-    assert {(None, "ok")} == {(op.parent_op, op.status) for op in calls_of(recording)}
+    assert {(None, "ok")} == {(op.parent_op, op.status) for op in (*calls_of(recording), *found.values())}
+    assert [{}] * 2 == [op.attributes for op in found.values()]
 
 
 @pytest.mark.parametrize("error", [ConnectionError("no line"), None])
