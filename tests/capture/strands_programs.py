@@ -50,8 +50,8 @@ def served_by(provider, **more):
 class Scripted(Model):
     """A model that calls nobody, as Strands' documentation has one of the program's own."""
 
-    def __init__(self, *answers, usage=None):
-        self.answers, self.config = list(answers), {"model_id": "parrot-1", "temperature": 0.5}
+    def __init__(self, *answers, usage=None, **config):
+        self.answers, self.config = list(answers), {"model_id": "parrot-1", "temperature": 0.5, **config}
         self.usage = usage or {"inputTokens": 12, "outputTokens": 2, "totalTokens": 14}
 
     def update_config(self, **config):
@@ -143,7 +143,9 @@ def ask(made, question="Weather?", way="__call__"):
 
 
 def outcome_of(recording):
-    """Return each agent's path and status, and each op's kind, name and status."""
+    """Return each agent's path and status, which its turns have too, and each op's kind, name and status."""
+    for one in walk_sessions(recording.tree):
+        assert {(one.status, one.error)} >= {(turn.status, turn.error) for turn in one.turns}
     return (
         [(one.call_path, one.status) for one in walk_sessions(recording.tree)],
         [(op.kind, op.name.rpartition(":")[2], op.status) for op in ops_of(recording)],

@@ -54,13 +54,13 @@ LIMITED = Reply({"error": {"message": "slow down", "code": "rate_limit_exceeded"
 
 def test_a_model_that_calls_nobody(recording):
     """A model of the program's own that calls nobody has an op of what is known: messages, answer, tokens, reasoning, once."""
-    ask(agent(Scripted([CALL], "Look.</think>It rains"), weather, system_prompt="Be brief."))
+    settings = {"temperature": 0.2, "top_p": 0.9, "max_tokens": 64, "stop_sequences": ["."], "params": {"seed": 7}}
+    ask(agent(Scripted([CALL], "Look.</think>It rains", api_key="none", **settings), weather, system_prompt="Be brief."))
     first, second = calls_of(recording)
     assert ("parrot-1", None) == (first.name, first.attributes.get("provider"))
     asked = recording.tree.pool.resolve(decode(second.request.payload))
-    assert (["user", "assistant", "user"], "Be brief.", 0.5) == (
-        [message["role"] for message in asked["messages"]], asked["system"], asked["temperature"],
-    )  # fmt: skip
+    assert (["user", "assistant", "user"], "Be brief.") == ([message["role"] for message in asked["messages"]], asked["system"])
+    assert settings == {name: value for name, value in asked.items() if name not in ("messages", "system", "tools")}
     assert "weather" == asked["tools"][0]["name"]
     assert "weather" == decode(first.response.payload)["output"]["message"]["content"][0]["toolUse"]["name"]
     assert "It rains" == decode(second.response.payload)["output"]["message"]["content"][-1]["text"]

@@ -67,6 +67,19 @@ def test_tools_that_say_that_they_failed(recording):
     assert ("failed", "Exception: Unknown tool: nowhere") == (unknown.status, unknown.error)
 
 
+def test_a_tool_with_messages(recording):
+    """A tool's argument that is named as the messages of a call are is an argument."""
+
+    @tool
+    def post(messages: list) -> str:
+        """Post them."""
+        return f"posted {len(messages)}"
+
+    ask(agent(Scripted([("post", {"messages": ["rain"]})], "It rains"), post))
+    [op] = ops_of(recording, "post")
+    assert ({"arguments": {"messages": ["rain"]}}, "posted 1") == (decode(op.request.payload), decode(op.response.payload))
+
+
 @pytest.mark.captured("strands-agents", "Agent", "tools", "at once", added="one line", checks="tools")
 def test_tools_at_once(recording, provider):
     """Tools that run at once, in threads, are siblings, each with what is recorded in it."""
@@ -203,7 +216,8 @@ def test_an_agent_that_waits_for_an_answer(recording):
     assert "interrupt" == result.stop_reason
     session, [op] = recording.tree.session, ops_of(recording, "pay")
     assert ("ok", "interrupt", "ok", None) == (session.status, session.attributes["stop_reason"], op.status, op.response)
-    assert ["waits for an answer: approval"] == [log.message for log in op.logs]
+    assert [("waits for an answer: approval", {"reason": "much"})] == [(log.message, decode(log.details)) for log in op.logs]
+    assert not session.final_report
     asking([{"interruptResponse": {"interruptId": result.interrupts[0].id, "response": "yes"}}])
     later = recording.sessions[1].tree.session
     assert ({"user": "yes"}, ["pay", "parrot-1"], "paid: yes") == (
