@@ -169,6 +169,7 @@ def test_a_tool_that_steers_the_run(recording):
         (op.status, op.error) for session in roots_of(recording) for op in session.turns[0].ops if op.kind == "tool"
     ]
     assert ["ok", "ok"] == [session.status for session in roots_of(recording)]
+    assert ["StopAgentRun: enough of Athens"] == [log.message for log in roots_of(recording)[0].turns[0].ops[1].logs]
 
 
 def pieces(city: str):

@@ -33,6 +33,12 @@ REFUSED = Reply({"error": {"message": "no such model"}}, status=404)
 BUSY = Reply({"error": {"message": "busy"}}, status=503)
 
 
+def pieces(city: str):
+    """Tell the weather piece by piece."""
+    yield "rain in "
+    yield city
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_a_model_that_calls_nobody(recording, way):
     """A model of the program's own that calls nobody has an op of what is known: messages, answer, tokens, calls of tools, once."""
@@ -67,15 +73,17 @@ class Forecast(BaseModel):
     rain: bool
 
 
-@pytest.mark.parametrize("is_native", [False, True])
+@pytest.mark.parametrize(
+    ("named", "name", "provider", "is_native"),
+    [({"provider": "Meteo"}, "Meteo:scripted", "Meteo", False), ({"name": "Parrot"}, "scripted", None, True)],
+)
 @pytest.mark.parametrize("way", WAYS)
-def test_what_such_a_model_is_asked(recording, way, is_native):
+def test_what_such_a_model_is_asked(recording, way, named, name, provider, is_native):
     """Such a call has the provider's name, the settings that are sent, and each message whole."""
-    given = {"provider": "Meteo", "temperature": 0.5, "supports_native_structured_outputs": is_native}
-    model = Scripted(says=[ASKS, '{"rain": true}'], **given)
+    model = Scripted(says=[ASKS, '{"rain": true}'], temperature=0.5, supports_native_structured_outputs=is_native, **named)
     WAYS[way](forecaster(model, weather, tool_choice="auto", output_schema=Forecast, system_message="Look out"), "Weather?")
     op = calls_of(recording)[1]
-    assert ("Meteo:scripted", "Meteo") == (op.name, op.attributes["provider"])
+    assert (name, provider) == (op.name, op.attributes.get("provider"))
     asked = recording.tree.pool.resolve(decode(op.request.payload))
     assert ["weather"] == [one["function"]["name"] for one in asked.pop("tools")]
     assert {
@@ -220,6 +228,20 @@ def test_uninstrumented_nothing_is_recorded():
     assert [1] == [one.totals.llm_requests for one in recording.sessions]
 
 
+@pytest.mark.parametrize("way", ["run", "stream", "astream"])
+@pytest.mark.parametrize("function", [weather, pieces, broken])
+def test_switched_off_nothing_is_recorded(recording, way, function):
+    """While optree is switched off a program on Agno gets the same as before, and nothing is recorded."""
+
+    def run():
+        model = scripted([asks_for(function.__name__)], lambda messages: str(messages[-1].content))
+        return WAYS[way](forecaster(model, function), "Weather?").strip()
+
+    expected, recorded = run(), len(recording.records)
+    optree.configure(enabled=False)
+    assert (expected, recorded) == (run(), len(recording.records))
+
+
 def test_a_run_that_is_under_way_is_ended(recording):
     """A run that is under way when the hooks are taken out ends with it."""
 
@@ -253,12 +275,6 @@ def test_a_kill_keeps_the_tree(provider, killed):
     """A program that does not name optree and is killed in a tool leaves the same tree, with what was open not ended."""
     provider.says(CHAT_TOOL)
     broke_off_in_a_tool(killed(PROGRAM), "forecaster")
-
-
-def pieces(city: str):
-    """Tell the weather piece by piece."""
-    yield "rain in "
-    yield city
 
 
 async def awaited(city: str) -> str:

@@ -246,6 +246,18 @@ def test_uninstrumented_nothing_is_recorded(provider):
     assert (2, 1) == (recording.tree.session.totals.llm_requests, recording.tree.session.totals.tools_run)
 
 
+@pytest.mark.parametrize("function", [weather, broken])
+def test_switched_off_nothing_is_recorded(recording, function):
+    """While optree is switched off a program on Strands gets the same as before, and nothing is recorded."""
+
+    def run():
+        return ask(graph_of({"look": agent(Scripted([CALL], "It rains"), function)}))
+
+    expected, recorded = run(), len(recording.records)
+    optree.configure(enabled=False)
+    assert (expected, recorded) == (run(), len(recording.records))
+
+
 def test_a_run_that_is_under_way_is_ended(recording):
     """A run that is under way when the hooks are taken out ends with it."""
 
