@@ -49,7 +49,8 @@ _MOST_WAITING: Final = 10_000
 _ENDS: Final[Mapping[str, Status]] = {"ERROR": "failed", "CANCELLED": "cancelled"}
 """The status of a run that raised nothing, by the status that Agno gives it."""
 _EVENTS: Final[Mapping[str, Status]] = {
-    "RunError": "failed", "TeamRunError": "failed", "RunCancelled": "cancelled", "TeamRunCancelled": "cancelled",
+    "RunCompleted": "ok", "RunError": "failed", "RunCancelled": "cancelled",
+    "TeamRunCompleted": "ok", "TeamRunError": "failed", "TeamRunCancelled": "cancelled",
 }  # fmt: skip
 
 
@@ -103,7 +104,8 @@ class _AgnoRun(TurnScope):
         super().__init__(_question(getattr(self._run, "input", None)), _instructions(runner), {})
         self._runner, self._agent = runner, SessionScope(text(runner.name or kind), self._ids)
         self._session: Session | None = None
-        self._how: tuple[Status, Any] | None = None
+        self._stale = getattr(self._run, "content", None)  # of a run that goes on: what it came to before
+        self._how: tuple[Status, Any] = "ok", None
 
     def begin(self, before: Scope | None, holder: Holder | None = None, arguments: Mapping[str, Any] | None = None) -> Scope:
         """Begin the session, and the turn in it."""
@@ -120,10 +122,12 @@ class _AgnoRun(TurnScope):
         return scope
 
     def _end(self, handle: Turn, status: Status, error: str | None) -> None:
-        session, report = self._session, getattr(self._run, "content", None)
+        session, content = self._session, getattr(self._run, "content", None)
+        how, said = self._how
+        report = said if content is self._stale else content
         if status == "ok":
-            status, said = self._how or (_ENDS.get(text(getattr(getattr(self._run, "status", None), "value", "")), "ok"), report)
-            error = None if status == "ok" else _said_of(said)
+            status = _ENDS.get(text(getattr(getattr(self._run, "status", None), "value", ""))) or how
+            error = None if status == "ok" else _said_of(said or report)
         if session is None:
             return
         if status == "ok" and report is not None:
@@ -145,8 +149,8 @@ class _AgnoRun(TurnScope):
 
     @guarded
     def took(self, event: Any) -> None:
-        """Note how the run ended by an event of its own stream, where Agno gave no result object; events of members are passed over."""
-        if self._run is None and getattr(event, "run_id", None) == self._ids.get("agno.run_id"):
+        """Note how the run ended by an event of its own stream; events of members are passed over."""
+        if getattr(event, "run_id", None) == self._ids.get("agno.run_id"):
             self.returned(event)
             if (status := _EVENTS.get(getattr(event, "event", ""))) is not None:
                 self._how = status, getattr(event, "reason", None) or getattr(event, "content", None)

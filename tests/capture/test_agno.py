@@ -17,7 +17,6 @@ from agno.guardrails import BaseGuardrail
 from agno.memory import MemoryManager
 from agno.models.message import Message
 from agno.team import Team
-from agno.tools import tool
 from agno.tools.function import ToolResult
 
 import optree
@@ -26,7 +25,6 @@ from optree._tree import walk_sessions
 from optree._values import decode
 from tests.capture.agno_programs import (
     ASKS,
-    CONTINUED,
     EVENTS,
     MARKS,
     WAYS,
@@ -417,50 +415,6 @@ def test_a_run_that_is_cancelled(recording):
     assert ["ok", "ok", "ok", "cancelled"] == [
         op.status for session in roots_of(recording) for op in session.turns[0].ops if op.kind == "tool"
     ]
-
-
-@tool(requires_confirmation=True)
-def ask(city: str) -> str:
-    """Ask."""
-    return f"asked {city}"
-
-
-@pytest.mark.parametrize("way", CONTINUED)
-def test_a_run_that_waits_for_a_person(recording, way):
-    """A run that waits for a confirmation is no failure; to go on is a run of its own, with the tool in it."""
-    agent = forecaster(scripted([asks_for("ask")], "It rains"), ask, db=InMemoryDb())
-    waiting = agent.run("Weather?")
-    assert waiting.is_paused
-    waiting.tools[0].confirmed = True
-    assert "It rains" == CONTINUED[way](agent, waiting).strip()
-    assert [("ok", {"user": "Weather?"})] * 2 == [(session.status, session.turns[0].prompts) for session in roots_of(recording)]
-    assert [["scripted"], ["ask", "scripted"]] == [[op.name for op in session.turns[0].ops] for session in roots_of(recording)]
-
-
-@pytest.mark.parametrize("way", ["run", "arun", "astream"])
-def test_a_team_that_waits_for_a_person(recording, way):
-    """A team that goes on with a tool of its own is one run, with that tool in it."""
-    model = scripted([asks_for("ask")], "All rain")
-    team = Team(name="desk", members=[forecaster(model)], tools=[ask], model=model, telemetry=False, db=InMemoryDb())
-    waiting = team.run("Weather?")
-    waiting.requirements[0].confirm()
-    assert "All rain" == CONTINUED[way](team, waiting).strip()
-    assert [["scripted"], ["ask", "scripted"]] == [[op.name for op in session.turns[0].ops] for session in roots_of(recording)]
-    assert [("desk", waiting.run_id)] * 2 == [(session.agent_id, session.attributes["agno.run_id"]) for session in roots_of(recording)]
-
-
-@pytest.mark.parametrize("way", CONTINUED)
-def test_a_member_that_waits_for_a_person(recording, way):
-    """A team that goes on where a member waited is one run, with the member's in it."""
-    team = desk_of(forecaster(scripted([asks_for("ask")], "It rains"), ask, id="forecaster"))
-    team.db = InMemoryDb()
-    waiting = team.run("Weather?")
-    waiting.requirements[0].confirm()
-    assert "All rain" == CONTINUED[way](team, waiting).strip()
-    before, behind = roots_of(recording)
-    assert [("desk", "ok"), ("desk->forecaster", "ok")] == [(one.call_path, one.status) for one in walk_sessions(behind)]
-    assert ["ask", "scripted"] == [op.name for one in walk_sessions(behind) if one.path for op in one.turns[0].ops]
-    assert (before.attributes["agno.run_id"], "All rain") == (behind.attributes["agno.run_id"], decode(behind.final_report).strip())
 
 
 @pytest.mark.parametrize(
