@@ -163,7 +163,7 @@ def saved(hooked, tmp_path):  # noqa: ARG001 - as above
     def run(program):
         optree.configure(base_dir=tmp_path, redacted_save=True, compression="none", console=False)
         found = program()
-        assert optree.flush()
+        assert optree.flush("snapshot")
         return "".join(path.read_text() for path in sorted(tmp_path.rglob("*")) if path.is_file()), found
 
     return run
