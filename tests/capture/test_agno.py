@@ -12,12 +12,12 @@ if find_spec("agno") is None:
 
 from agno.agent import Agent
 from agno.db.in_memory import InMemoryDb
-from agno.exceptions import CheckTrigger, InputCheckError, RetryAgentRun, StopAgentRun
+from agno.exceptions import CheckTrigger, InputCheckError, RetryAgentRun, RunCancelledException, StopAgentRun
 from agno.guardrails import BaseGuardrail
 from agno.memory import MemoryManager
 from agno.models.message import Message
 from agno.team import Team
-from agno.tools.function import ToolResult
+from agno.tools.function import Function, FunctionCall, ToolResult
 
 import optree
 from optree._nodes import Tokens
@@ -157,6 +157,27 @@ def stop(city: str) -> str:
 def retry(city: str) -> str:
     """Have it tried again."""
     raise RetryAgentRun(f"not {city}")
+
+
+def leave(city: str) -> str:
+    """Cancel the run."""
+    raise RunCancelledException(f"no more of {city}")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_tool_that_cancels_the_run(recording, way):
+    """A tool by which the run is cancelled is cancelled with it."""
+    WAYS[way](forecaster(scripted([asks_for("leave")], "It rains"), leave), "Weather?")
+    [op] = ops_of(recording, "leave")
+    ended = "cancelled", "RunCancelledException: no more of Athens"
+    assert (*ended, "cancelled") == (op.status, op.error, recording.tree.session.status)
+
+
+def test_a_tool_without_a_function(recording):
+    """A tool's call that fails without an exception is failed by what Agno says of it."""
+    FunctionCall(function=Function(name="nowhere"), arguments={"city": "Athens"}).execute()
+    [op] = ops_of(recording, "nowhere")
+    assert ("failed", "tool_error: Entrypoint is not set", {"city": "Athens"}) == (op.status, op.error, decode(op.request.payload))
 
 
 def test_a_tool_that_steers_the_run(recording):
@@ -339,6 +360,30 @@ def test_guardrails_and_hooks(recording, way):
     [refused] = second.turns[0].ops
     assert ("guardrail Polite", "failed", "InputCheckError: say please") == (refused.name, refused.status, refused.error)
     assert ("failed", "say please", "ok") == (second.status, second.error, first.status)
+
+
+def test_hooks_that_are_objects(recording):
+    """A hook that is an object, of which Agno asks what it has, is called as it is without optree, and is no op."""
+    seen = []
+
+    class Note:
+        def __call__(self, run_output):
+            seen.append(run_output.content)
+
+    forecaster(scripted("It rains"), post_hooks=[Note()]).run("Weather?")
+    assert (["It rains"], ["scripted"]) == (seen, [op.name for op in ops_of(recording)])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_knowledge_that_is_not_there(recording, way):
+    """A look-up that raises is a failed op; Agno goes on without what was to be found."""
+
+    def retrieve(query, **_more):
+        raise ConnectionError(f"no line to {query}")
+
+    WAYS[way](forecaster(scripted("It rains"), knowledge_retriever=retrieve, add_knowledge_to_context=True), "the almanac")
+    [op] = ops_of(recording, "knowledge")
+    assert ("failed", "ConnectionError: no line to the almanac", "network") == (op.status, op.error, op.attributes["error.type"])
 
 
 def test_what_is_done_beside_a_run(recording):

@@ -262,6 +262,20 @@ def test_tools_in_the_background(recording, at_most, executor):
     assert [{}] * 2 == [op.attributes for op in found.values()]
 
 
+def test_a_tool_in_the_background_that_waits_for_an_answer(recording):
+    """A tool in the background that interrupts its run to ask somebody is in order, and says so."""
+
+    @tool(context=True)
+    def pay(tool_context: ToolContext) -> str:
+        """Pay."""
+        return f"paid: {tool_context.interrupt('approval', reason='much')}"
+
+    asking = agent(Scripted([("pay", {})], "Done", "All done"), pay, background_tasks={"always": ["pay"]})
+    assert "interrupt" == asking("Pay!").stop_reason
+    [op] = ops_of(recording, "pay")
+    assert ("ok", None, ["waits for an answer: approval"]) == (op.status, op.response, [log.message for log in op.logs])
+
+
 @pytest.mark.parametrize("error", [ConnectionError("no line"), None])
 def test_a_tool_in_the_background_that_fails(recording, error):
     """A tool in the background that raises, or that does not end before its run does, is no success."""
