@@ -17,7 +17,7 @@ from agno.guardrails import BaseGuardrail
 from agno.memory import MemoryManager
 from agno.models.message import Message
 from agno.team import Team
-from agno.tools.function import Function, FunctionCall, ToolResult
+from agno.tools.function import ToolResult
 
 import optree
 from optree._nodes import Tokens
@@ -173,13 +173,6 @@ def test_a_tool_that_cancels_the_run(recording, way):
     assert (*ended, "cancelled") == (op.status, op.error, recording.tree.session.status)
 
 
-def test_a_tool_without_a_function(recording):
-    """A tool's call that fails without an exception is failed by what Agno says of it."""
-    FunctionCall(function=Function(name="nowhere"), arguments={"city": "Athens"}).execute()
-    [op] = ops_of(recording, "nowhere")
-    assert ("failed", "tool_error: Entrypoint is not set", {"city": "Athens"}) == (op.status, op.error, decode(op.request.payload))
-
-
 def test_a_tool_that_steers_the_run(recording):
     """A tool that ends the run did what it is for, one that asks for another try failed."""
     forecaster(scripted([asks_for("stop")], "It rains"), stop).run("Weather?")
@@ -316,6 +309,19 @@ def test_members_at_once(recording, way):
     assert (4, "ok") == (recording.tree.session.totals.llm_requests, recording.tree.session.status)
 
 
+def test_an_agent_that_runs_itself(recording):
+    """An agent that a tool of its own runs is a session in the tool's op."""
+
+    def again(city: str) -> str:
+        """Ask again."""
+        return agent.run(city).content
+
+    agent = forecaster(scripted([asks_for("again")], "It rained", "It rains"), again)
+    assert "It rains" == agent.run("Weather?").content
+    assert ["forecaster", "forecaster->forecaster"] == paths_of(recording)
+    assert ops_of(recording, "again")[0].path == ops_of(recording, "forecaster")[0].parent_op
+
+
 def test_an_agent_in_a_tool(recording):
     """An agent that a tool runs is a session in the tool's op."""
 
@@ -417,11 +423,11 @@ def test_knowledge(recording, way):
 @pytest.mark.parametrize("kind", ["agent", "team"])
 def test_a_run_that_failed(recording, way, kind):
     """A model that raises is a failed op, and its run failed too, though Agno raises nothing but says so."""
-    agent = forecaster(scripted(ValueError("out of rain")), id="forecaster")
+    agent = forecaster(scripted(ValueError(f"out of rain {KEY}")), id="forecaster")
     runner = agent if kind == "agent" else Team(name="desk", members=[agent], model=agent.model, telemetry=False)
     (WAYS | EVENTS)[way](runner, "Weather?")
-    assert ("failed", "out of rain") == (recording.tree.session.status, recording.tree.session.error)
-    assert [("failed", "ValueError: out of rain")] == [(op.status, op.error) for op in calls_of(recording)]
+    assert ("failed", "out of rain [REDACTED]") == (recording.tree.session.status, recording.tree.session.error)
+    assert [("failed", "ValueError: out of rain [REDACTED]")] == [(op.status, op.error) for op in calls_of(recording)]
 
 
 @pytest.mark.captured("agno", "agents", "cancelled", added="one line", checks="calls")

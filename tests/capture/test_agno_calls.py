@@ -13,7 +13,7 @@ import agno.agent._run
 from agno.models.base import Model
 from agno.models.message import Message
 from agno.models.openai import OpenAIChat, OpenAIResponses
-from agno.tools.function import FunctionCall
+from agno.tools.function import Function, FunctionCall
 from pydantic import BaseModel
 
 import optree
@@ -136,6 +136,7 @@ def test_a_call_between_pieces(recording, provider):
     assert 1 == names.count("scripted")
     assert len(provider.requests) == names.count("openai-compatible:gpt-5")
     assert len(names) == session.totals.llm_requests
+    assert b"It rains all day" in bytes(ops_of(recording, "scripted")[0].response.payload)
 
 
 @pytest.mark.captured("agno", "OpenAIChat and OpenAIResponses", "plain", "streamed", added="one line", checks=("calls", "answers"))
@@ -167,6 +168,13 @@ def test_a_model_that_fails(recording, provider):
     with optree.session("lead"), optree.turn(user="Go"):
         assert "It rains" == forecaster(model).run("Weather?").content
     assert ["failed", "ok"] == [op.status for _, _, op in walk_ops(recording.sessions[1].tree) if op.kind == "llm"]
+
+
+def test_a_tool_without_a_function(recording):
+    """A tool's call that fails without an exception is failed by what Agno says of it."""
+    FunctionCall(function=Function(name="nowhere"), arguments={"city": "Athens"}).execute()
+    [op] = ops_of(recording, "nowhere")
+    assert ("failed", "tool_error: Entrypoint is not set", {"city": "Athens"}) == (op.status, op.error, decode(op.request.payload))
 
 
 CASES = {"plain": [CHAT], "tools": [CHAT_TOOL, CHAT], "refused": [REFUSED], "nonsense": [Reply(b"{")], "broken off": [Reply(b"{", short=9)]}

@@ -105,7 +105,15 @@ def test_what_holds_steps(recording, way):
         ("steps", "steps last", None),
         ("step", "step Rome", "steps last"),
     ] == around
+    assert [True] * 5 == [op.request is not None for op in ops.values() if op.kind == "system" and op.attributes["type"] == "step"]
+    assert [None] * 4 == [op.request for op in ops.values() if op.kind == "system" and op.attributes["type"] != "step"]
     assert 5 == len(calls_of(recording))
+
+
+def test_what_holds_steps_without_a_name(recording):
+    """What holds steps, and has no name, is called as its kind."""
+    outlook(Parallel(city("Athens"), city("Rome"))).run("Weather?")
+    assert "parallel" == ops_of(recording)[0].name
 
 
 def bad(step_input: StepInput) -> StepOutput:

@@ -310,6 +310,19 @@ def test_a_run_that_the_program_cancels(recording):
     assert ["cancelled", "ok"] == [one.tree.session.status for one in recording.sessions]
 
 
+def test_a_run_that_the_program_cancels_in_an_answer(recording):
+    """A run that is ended while its model answers is cancelled, and so is the call."""
+
+    async def cancelling():
+        asking = agent(Scripted("It rains"))
+        async for event in asking.stream_async("Weather?"):
+            if "data" in event:
+                asking.cancel()
+
+    asyncio.run(cancelling())
+    assert ([("forecaster", "cancelled")], [("llm", "parrot-1", "cancelled")]) == outcome_of(recording)
+
+
 @pytest.mark.parametrize("how", ["closed", "dropped"])
 def test_a_stream_that_is_left(recording, how):
     """A stream that the program reads no further is cancelled, with what is open in it; its own ops between events are its own."""
