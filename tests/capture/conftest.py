@@ -20,15 +20,8 @@ from tests.capture.documented import EITHER, Documented
 from tests.capture.provider import Provider, Reply
 from tests.cli.conftest import ROOT, CommandLine
 
-KEY = "sk-proj-Zq8LmN4xT7vBcD2fGhJ9kPwRsY5u"
-CREDENTIALS = {"api_key": "hunter2-hunter2", "headers": {"Authorization": "Bearer abcdef0123456789"}}
-"""What a tool is given that logs in."""
-
-
-def credentials_in(said):
-    """Return the credentials that a text has, and whether it says that some were replaced."""
-    known = KEY, CREDENTIALS["api_key"], CREDENTIALS["headers"]["Authorization"]
-    return [one for one in known if one in said], "[REDACTED]" in said
+KEY = "sk-proj-Zq8LmN4xT7vBc9Kq8LmN4xT7vB"
+"""A credential that is told by its form."""
 
 
 def outcome(function):
@@ -90,6 +83,16 @@ def stay_what_they_are(package):
     replaced = [(f"{owner.__name__}.{name}", *found) for module in LIBRARIES[package].modules for owner, name, *found in _hooked[module]]
     uninstrument()
     assert [(name, kind_of(before)) for name, before, _ in replaced] == [(name, kind_of(now)) for name, _, now in replaced]
+
+
+CREDENTIALS = {"api_key": "hunter2-hunter2", "headers": {"Authorization": "Bearer abcdef0123456789"}}
+"""What a tool is given that logs in."""
+
+
+def credentials_in(said):
+    """Return the credentials that a text has, and whether it says that some were replaced."""
+    known = KEY, CREDENTIALS["api_key"], CREDENTIALS["headers"]["Authorization"]
+    return [one for one in known if one in said], "[REDACTED]" in said
 
 
 def broke_off_in_a_tool(session, agent):
@@ -157,16 +160,15 @@ def recording(hooked):  # noqa: ARG001 - the hooks are there before
 
 
 @pytest.fixture
-def saved(hooked, tmp_path):  # noqa: ARG001 - as above
-    """Return what runs a program that has credentials replaced in what it saves, and returns all that it has saved, and its result."""
+def saved(tmp_path, hooked):  # noqa: ARG001 - as above
+    """Save what a test records without credentials, and return what reads all of that."""
+    optree.configure(base_dir=tmp_path, console=False, redacted_save=True, compression="none")
 
-    def run(program):
-        optree.configure(base_dir=tmp_path, redacted_save=True, compression="none", console=False)
-        found = program()
-        assert optree.flush("snapshot")
-        return "".join(path.read_text() for path in sorted(tmp_path.rglob("*")) if path.is_file()), found
+    def read():
+        assert optree.flush("snapshot", 60)
+        return "".join(path.read_text() for path in tmp_path.glob("sessions/*.json"))
 
-    return run
+    return read
 
 
 @pytest.fixture

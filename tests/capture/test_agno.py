@@ -131,9 +131,9 @@ def test_credentials_are_not_kept(saved, way, error):
         return f"welcome {KEY}"
 
     model = scripted([asks_for("login", json.dumps(CREDENTIALS))], f"Keep {KEY}")
-    said, answer = saved(lambda: WAYS[way](forecaster(model, login, instructions=f"Use {KEY}"), f"Log in with {KEY}"))
+    answer = WAYS[way](forecaster(model, login, instructions=f"Use {KEY}"), f"Log in with {KEY}")
     assert ([CREDENTIALS], f"Keep {KEY}") == (given, answer.strip())
-    assert ([], True) == credentials_in(said)
+    assert ([], True) == credentials_in(saved())
 
 
 def test_a_tool_that_raises_behind_an_agent(recording):

@@ -116,9 +116,9 @@ def test_credentials_are_not_kept(saved, error):
         return f"welcome {KEY}"
 
     asking = agent(Scripted([("login", CREDENTIALS)], f"Keep {KEY}"), login, system_prompt=f"Use {KEY}")
-    said, answer = saved(lambda: ask(asking, f"Log in with {KEY}"))
+    answer = ask(asking, f"Log in with {KEY}")
     assert ([CREDENTIALS], f"Keep {KEY}") == (given, answer)
-    assert ([], True) == credentials_in(said)
+    assert ([], True) == credentials_in(saved())
 
 
 def test_tools_one_by_one(recording):
