@@ -130,6 +130,7 @@ class _AgnoRun(TurnScope):
             error = None if status == "ok" else _said_of(said or report)
         if session is None:
             return
+        _runners.pop(session.builder, None)
         if status == "ok" and report is not None:
             session.builder.set_final_report(plain(report), with_end=True)
         try:
