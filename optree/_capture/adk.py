@@ -44,7 +44,7 @@ def runs(module: ModuleType, is_on: IsOn) -> list[Hook]:
     def recorded(events: _Events, runner: Any = None, *_args: Any, **told: Any) -> _Events:
         return _AdkRun(text(runner.agent.name), None, {}).around(events, _said(told.get("new_message")), runner.agent)
 
-    return read_within(module.Runner, ("run_async", "run_live"), recorded, is_on)
+    return read_within(module.Runner, ("run_async", "run_live"), recorded, is_on, keeps_kind=False)
 
 
 def agents(module: ModuleType, is_on: IsOn) -> list[Hook]:
@@ -61,7 +61,7 @@ def agents(module: ModuleType, is_on: IsOn) -> list[Hook]:
         more = {} if handed_over_by is None else {"handed_over_by": handed_over_by}
         return _AdkRun(name, above, more).around(events, _question(told.get("parent_context", parent)), agent)
 
-    return read_within(module.BaseAgent, ("run_async", "run_live"), recorded, is_on)
+    return read_within(module.BaseAgent, ("run_async", "run_live"), recorded, is_on, keeps_kind=False)
 
 
 class _AdkRun:

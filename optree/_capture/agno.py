@@ -1,7 +1,7 @@
 """Agno: runs of its agents, teams and workflows are sessions; steps, tools, hooks and guardrails are ops in them.
 
-It has no hook for all runs, so its own functions are: what `run`, `arun` and their streams come by, with a context of its own for each
-stream, as of functions that the program decorates. A run that failed raises nothing: Agno's result of it says so.
+Agno has no callback for all runs. So the functions that `run`, `arun` and their streams call are replaced, and each stream has a context of
+its own, as a function has that the program decorates. A run that fails raises nothing: Agno says so in the run's result.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping
 from inspect import isroutine
 from types import ModuleType
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from optree._builder import Op, Turn
 from optree._capture.agno_models import plain
 from optree._capture.agno_tools import CANCELLED, RunPlace
-from optree._capture.hooks import Hook, IsOn
+from optree._capture.hooks import Hook, IsOn, of_kind
 from optree._messages import json_text
 from optree._nodes import Status
 from optree._tracing import context
@@ -34,42 +35,63 @@ _RUNS: Final = (
     "_continue_run", "_continue_run_stream", "_acontinue_run", "_acontinue_run_stream",
     "_execute", "_execute_stream", "_aexecute", "_aexecute_stream",
     "_continue_execute", "_continue_execute_stream", "_acontinue_execute", "_acontinue_execute_stream",
+    "_continue_run_dispatch_stream_with_member_events",
 )  # fmt: skip
 """Functions of agents and teams, and methods of workflows, that are one run each."""
+_CONTINUES: Final = "continue_run_dispatch"
+"""The function by which a team goes on: before the run it calls the members and the tools that waited for somebody."""
 _STEPS: Final = ("Step", "Steps", "Parallel", "Loop", "Condition", "Router")
 _WAYS: Final = ("execute", "execute_stream", "aexecute", "aexecute_stream")
 _HOOKS: Final = ("execute_pre_hooks", "aexecute_pre_hooks", "execute_post_hooks", "aexecute_post_hooks")
 _LATER: Final = (("start_memory_future", "make_memories"), ("start_learning_future", "process_learnings"))
-"""What is called within a run to have something done in a thread, and what does it there."""
+"""What a run calls to have something done in a thread, and the function that does it there."""
 _MOST_WAITING: Final = 10_000
 _ENDS: Final[Mapping[str, Status]] = {"ERROR": "failed", "CANCELLED": "cancelled"}
-"""How a run ended that raised nothing, by what Agno says of it."""
+"""The status of a run that raised nothing, by the status that Agno gives it."""
 _EVENTS: Final[Mapping[str, Status]] = {
-    "RunError": "failed", "TeamRunError": "failed", "RunCancelled": "cancelled", "TeamRunCancelled": "cancelled",
+    "RunCompleted": "ok", "RunError": "failed", "RunCancelled": "cancelled",
+    "TeamRunCompleted": "ok", "TeamRunError": "failed", "TeamRunCancelled": "cancelled",
 }  # fmt: skip
 
 
 def _within(function: Any, node_of: Callable[..., Any]) -> Any:
-    """Return what stands in the place of a function: each call runs in a node of its own, as of a function that the program decorates."""
+    """Return the replacement of a function: each call runs in a node of its own, as if the program had decorated the function."""
 
     @functools.wraps(function)
     def run(*args: Any, **told: Any) -> Any:
         node = node_of(*args, **told)
         return (function if node is None else wrapped(function, lambda _: node))(*args, **told)
 
-    return run
+    return of_kind(function, run)
 
 
 def runs(module: ModuleType, is_on: IsOn) -> list[Hook]:
-    """Hook what runs an agent, a team or a workflow, plain or as a stream, also in the background."""
+    """Hook the functions that run an agent, a team or a workflow: plain, as a stream, or in the background."""
     owner, kind = (module.Workflow, "workflow") if hasattr(module, "Workflow") else (module, module.__name__.split(".")[1])
 
     @guarded
-    def run_of(runner: Any, *_args: Any, **told: Any) -> _AgnoRun | None:
-        return _AgnoRun(runner, kind, told) if is_on() else None
+    def run_of(runner: Any = None, *_args: Any, team: Any = None, **told: Any) -> _AgnoRun | None:
+        runner = team if runner is None else runner
+        return _AgnoRun(runner, kind, told) if is_on() and not _is_run_of(runner) else None
+
+    @guarded
+    def continued(runner: Any, *args: Any, stream: bool | None = None, **told: Any) -> _AgnoRun | None:
+        is_stream = runner.stream if stream is None else stream  # then its tools run before there is a stream, and are outside of the run
+        return None if is_stream or told.get("run_response") is None else run_of(runner, *args, **told)
 
     own = own_members(owner)
-    return [(owner, name, _within(own[name], run_of)) for name in _RUNS if name in own]
+    found = [(owner, name, _within(own[name], run_of)) for name in _RUNS if name in own]
+    return [*found, (owner, _CONTINUES, _within(own[_CONTINUES], continued))] if kind == "team" and _CONTINUES in own else found
+
+
+_runners: Final[WeakKeyDictionary[Any, Any]] = WeakKeyDictionary()
+"""Agents, teams and workflows that run, by their sessions' builders."""
+
+
+def _is_run_of(runner: Any) -> bool:
+    """Tell whether this is in a run of the runner already, and in no op of it."""
+    here = context.here()
+    return here is not None and here.op is None and _runners.get(here.session.builder) is runner
 
 
 class _AgnoRun(TurnScope):
@@ -77,15 +99,16 @@ class _AgnoRun(TurnScope):
 
     def __init__(self, runner: Any, kind: str, told: Mapping[str, Any]) -> None:
         self._run: Any = told.get("run_response") or told.get("workflow_run_response")
-        known = ((name, getattr(told.get("run_context"), name, None)) for name in ("session_id", "run_id", "user_id"))
+        known = ((name, getattr(told.get("run_context") or self._run, name, None)) for name in ("session_id", "run_id", "user_id"))
         self._ids = {f"agno.{name}": one for name, one in known if one}
         super().__init__(_question(getattr(self._run, "input", None)), _instructions(runner), {})
-        self._agent = SessionScope(text(runner.name or kind), self._ids)
+        self._runner, self._agent = runner, SessionScope(text(runner.name or kind), self._ids)
         self._session: Session | None = None
-        self._how: tuple[Status, Any] | None = None
+        self._stale = getattr(self._run, "content", None)  # of a run that goes on: what it came to before
+        self._how: tuple[Status, Any] = "ok", None
 
     def begin(self, before: Scope | None, holder: Holder | None = None, arguments: Mapping[str, Any] | None = None) -> Scope:
-        """Begin both."""
+        """Begin the session, and the turn in it."""
         above = self._agent.begin(before, holder)
         if above.session is SESSION:
             return above
@@ -95,15 +118,19 @@ class _AgnoRun(TurnScope):
             self._agent.undo(above, before)
             raise
         self._session, scope.before, scope.piece = above.session, before, before and before.piece
+        _runners[above.session.builder] = self._runner
         return scope
 
     def _end(self, handle: Turn, status: Status, error: str | None) -> None:
-        session, report = self._session, getattr(self._run, "content", None)
+        session, content = self._session, getattr(self._run, "content", None)
+        how, said = self._how
+        report = said if content is self._stale else content
         if status == "ok":
-            status, said = self._how or (_ENDS.get(text(getattr(getattr(self._run, "status", None), "value", "")), "ok"), report)
-            error = None if status == "ok" else _said_of(said)
+            status = _ENDS.get(text(getattr(getattr(self._run, "status", None), "value", ""))) or how
+            error = None if status == "ok" else _said_of(said or report)
         if session is None:
             return
+        _runners.pop(session.builder, None)
         if status == "ok" and report is not None:
             session.builder.set_final_report(plain(report), with_end=True)
         try:
@@ -112,26 +139,26 @@ class _AgnoRun(TurnScope):
             self._agent.finish(session, status, error)
 
     def result(self, handle: Turn) -> Result:  # noqa: ARG002 - there is one
-        """Return what takes the result, or the events of a stream."""
+        """Return the object that gets the run's result, or the events of its stream."""
         return _RunResult(self)
 
     @guarded
     def returned(self, found: Any) -> None:
-        """Take the run's result."""
+        """Keep the run's result: the session ends by it."""
         if hasattr(found, "status") and hasattr(found, "content"):
             self._run = found
 
     @guarded
     def took(self, event: Any) -> None:
-        """Take an event of a stream: one of the run and none of a member, where nothing else tells how the run ended."""
-        if self._run is None and getattr(event, "run_id", None) == self._ids.get("agno.run_id"):
+        """Note how the run ended by an event of its own stream; events of members are passed over."""
+        if getattr(event, "run_id", None) == self._ids.get("agno.run_id"):
             self.returned(event)
             if (status := _EVENTS.get(getattr(event, "event", ""))) is not None:
                 self._how = status, getattr(event, "reason", None) or getattr(event, "content", None)
 
 
 class _RunResult(Result):
-    """What a run gives, of which nothing is kept."""
+    """Passes what a run gives on to the run; nothing of it is recorded as the turn's response."""
 
     __slots__ = ("_run",)
 
@@ -139,17 +166,17 @@ class _RunResult(Result):
         self._run = run
 
     def take(self, item: Any) -> bool:
-        """Take an event."""
+        """Pass an event on to the run."""
         self._run.took(item)
         return True
 
     def returned(self, value: Any) -> None:
-        """Take the result."""
+        """Pass the result on to the run."""
         self._run.returned(value)
 
 
 def steps(module: ModuleType, is_on: IsOn) -> list[Hook]:
-    """Hook what runs a step of a workflow, and what holds several."""
+    """Hook the methods that run a step of a workflow, or a group of steps."""
 
     @guarded
     def step_of(step: Any, step_input: Any = None, *_args: Any, **_told: Any) -> _AgnoOp | None:
@@ -166,7 +193,7 @@ def steps(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
 
 class _AgnoOp(OpScope):
-    """A step of a workflow, or what an agent calls ahead of a run or behind it."""
+    """The op of a step of a workflow, or of a hook or guardrail that an agent calls before or after a run."""
 
     def __init__(self, name: str, kind: str, sent: Mapping[str, Any]) -> None:
         super().__init__("system", name, {"type": kind})
@@ -174,12 +201,12 @@ class _AgnoOp(OpScope):
         self.failure: str | None = None
 
     def called(self, handle: Op, arguments: Mapping[str, Any]) -> None:  # noqa: ARG002 - most are objects of Agno's
-        """Record what it is given."""
+        """Record a step's input as the op's request."""
         if self._sent:
             super().called(handle, self._sent)
 
     def result(self, handle: Op) -> Result:
-        """Return what takes its output."""
+        """Return the object that records the output."""
         return _StepResult(handle, self)
 
     def _end(self, handle: Op, status: Status, error: str | None) -> None:
@@ -191,7 +218,7 @@ class _AgnoOp(OpScope):
 
 
 class _StepResult(OpResult):
-    """The output of a step, which a stream has among its events."""
+    """Records the output of a step; a stream yields it among its events."""
 
     __slots__ = ("_step",)
 
@@ -200,13 +227,13 @@ class _StepResult(OpResult):
         self._step = step
 
     def take(self, item: Any) -> bool:
-        """Take an event, or the output."""
+        """Record the output if the item is one; events are passed over."""
         if hasattr(item, "success"):
             self.returned(item)
         return True
 
     def returned(self, value: Any) -> None:
-        """Take the output."""
+        """Record the output as the op's response, and whether the step says that it failed."""
         if value is None:
             return
         if getattr(value, "success", True) is False:
@@ -216,7 +243,7 @@ class _StepResult(OpResult):
 
 
 def guards(module: ModuleType, is_on: IsOn) -> list[Hook]:
-    """Hook what calls the hooks and guardrails of an agent, with others in their place that are ops."""
+    """Hook the functions that call an agent's hooks and guardrails: each of these is wrapped so that its call is an op."""
 
     def hooked(function: Any) -> Any:
         @functools.wraps(function)
@@ -225,7 +252,7 @@ def guards(module: ModuleType, is_on: IsOn) -> list[Hook]:
                 told = _with_ops(told) or told
             return function(*args, **told)
 
-        return run
+        return of_kind(function, run)
 
     own = own_members(module)
     names = [name for known in _HOOKS for name in (known, f"_{known}") if name in own]
@@ -239,7 +266,7 @@ def _with_ops(told: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _recorded_hook(function: Any) -> Any:
-    """Return a hook that is an op; Agno knows guardrails by the object that they are methods of."""
+    """Return a hook whose call is an op. It keeps `__self__`: Agno recognizes a guardrail by the object that the hook is a method of."""
     if not isroutine(function) or getattr(function, "_agno_run_in_background", False):
         return function
     owner = getattr(function, "__self__", None)
@@ -252,7 +279,7 @@ def _recorded_hook(function: Any) -> Any:
 
 
 def later(module: ModuleType, is_on: IsOn) -> list[Hook]:
-    """Hook what is done in a thread beside a run, as memories are made: its calls are within the run."""
+    """Hook what a run does in a thread of its own, such as making memories: the calls of models in there belong to the run."""
     places: dict[int, Scope] = {}
 
     def starts(function: Any) -> Any:
@@ -280,12 +307,12 @@ def later(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
 
 def _said_of(failure: Any) -> str | None:
-    """Return what is said of a failure, without credentials."""
+    """Return the text of a failure, cut, without credentials."""
     return None if failure is None else redact(cut(text(failure)))
 
 
 def _question(asked: Any) -> str | None:
-    """Return what the user says: a text, that of a message or of the last of several, or an object as JSON."""
+    """Return what the user asks: the text, the text of the message, or of the last of several that has one, or the object as JSON."""
     asked = getattr(asked, "input_content", asked)
     if asked is None or isinstance(asked, str):
         return asked
@@ -301,7 +328,7 @@ def _content_of(message: Any) -> str | None:
 
 
 def _instructions(runner: Any) -> str | None:
-    """Return what an agent or a team is told ahead of all, as far as it is text."""
+    """Return the system prompt of an agent or a team: the parts of it that are texts."""
     prompt = getattr(runner, "system_message", None)
     given = getattr(runner, "instructions", None)
     parts = [prompt] if isinstance(prompt, str) else [getattr(runner, "description", None), *(given if is_list(given) else [given])]

@@ -1,4 +1,4 @@
-"""Calls of models that Agno makes: for those that do it in another way than over HTTP."""
+"""Calls of models that Agno makes: an op for each that is not seen on the wire, since the model does not ask by HTTP."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from optree._tracing.faults import guarded
 from optree._values import dumped, text
 
 _OF_MESSAGE: Final = ("role", "content", "name", "tool_calls", "tool_call_id")
-"""Members of a message that a provider is sent."""
+"""Attributes of a message that are sent to a provider."""
 _PARAMETERS: Final = ("temperature", "top_p", "max_tokens", "seed", "stop")
 _ASKED_WITH: Final = ("tools", "tool_choice", "response_format")
 _COUNTS: Final = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens", "cost")
-"""What Agno's metrics have of what a call took."""
+"""Attributes of Agno's metrics: what a call used."""
 
 
 def models(module: ModuleType, is_on: IsOn) -> list[Hook]:
-    """Hook what all calls of a model come by, whichever class it is of; it makes them again after some failures."""
+    """Hook the functions that every call of a model passes, whatever the model's class; Agno calls them again after some failures."""
     kind = module.Model
 
     @guarded
@@ -56,17 +56,17 @@ class _AgnoModelCall:
 
     @guarded
     def begin(self) -> None:
-        """Be the one that is under way here."""
+        """Begin: what is sent over the wire from now on is part of this call."""
         self._call = FrameworkCall()
 
     def goes_on(self) -> None:
-        """Be that again: another piece is asked for."""
+        """Go on: Agno asks for another piece of the stream."""
         if self._call is not None:
             self._call.goes_on()
 
     @guarded
     def take(self, piece: Any) -> None:
-        """Take a piece of a stream. What is done until the next is asked for is no part of the call."""
+        """Record a piece of a stream. What the program does until it asks for the next piece is not part of the call."""
         if self._call is not None:
             self._call.pauses()
         self._add(piece)
@@ -77,11 +77,11 @@ class _AgnoModelCall:
             op.think(text(piece.reasoning_content))
 
     def returned(self, value: Any) -> None:
-        """Take the answer."""
+        """Record the answer, and end the call."""
         self._end(value, None)
 
     def over(self, error: BaseException | None) -> None:
-        """Take that no piece comes any more, or no answer."""
+        """End the call: the stream is over, or the model raised an exception."""
         self._end(None, error)
 
     raised = over
@@ -98,7 +98,7 @@ class _AgnoModelCall:
                     self._usage[name] = self._usage.get(name, 0) + taken
 
     def _op(self) -> Any:
-        """Return the op of one that is not seen on the wire."""
+        """Return the call's op, begun if need be; None if the call is seen on the wire."""
         call, model = self._call, self._model
         if call is None or call.is_seen:
             return None
@@ -137,7 +137,7 @@ def _message(sent: Any) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return the members of an object of pydantic's, the schema of a class of its, and other values as they are."""
+    """Return the fields of a pydantic object, the JSON schema of a pydantic class, and any other value as it is."""
     found: Any = value
     if isinstance(value, type):
         return found.model_json_schema() if hasattr(value, "model_json_schema") else text(value)

@@ -1,4 +1,4 @@
-"""Calls of Agno's tools, and what is looked up for a prompt."""
+"""Calls of Agno's tools, and look-ups in an agent's knowledge for a prompt."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from optree._values import own_members, text
 
 _NESTING: Final = Nesting()
 _SAID: Final = ("RunContent", "TeamRunContent")
-"""Events of a run within a tool that have what it says."""
+"""Events of a run within a tool whose content is part of the tool's result."""
 CANCELLED: Final = "RunCancelledException"
 """Raised where a run is cancelled by Agno's own means."""
 _STOPPED: Final = "StopAgentRun"
@@ -34,7 +34,7 @@ _STOPPED: Final = "StopAgentRun"
 
 
 def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:
-    """Hook what calls a tool, and what it tells of an exception, which is no more than a text afterwards."""
+    """Hook the methods that call a tool, and the function that logs its exception: Agno keeps no more than the text of that."""
     kind, log = module.FunctionCall, own_members(module).get("log_exception")
 
     @guarded
@@ -58,7 +58,7 @@ def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
 
 class _AgnoToolCall:
-    """One call of a tool. One that gives its result in pieces goes on while these are read."""
+    """One call of a tool. If its result is a generator, the call lasts until that is read."""
 
     def __init__(self, call: Any) -> None:
         self.call, self.errors = call, list[BaseException]()
@@ -67,7 +67,7 @@ class _AgnoToolCall:
 
     @guarded
     def begin(self) -> None:
-        """Begin its op. In a replay the program's function gives what was recorded, within all hooks of the tool."""
+        """Begin the op. In a replay the recorded result stands in for the program's function; the tool's own hooks run as ever."""
         self._before = _tool.get()
         _tool.set(self)
         function = self.call.function
@@ -80,7 +80,7 @@ class _AgnoToolCall:
 
     @guarded
     def returned(self, value: Any) -> None:
-        """Take what it came to."""
+        """Record how the call ended, and its result."""
         self._leave()
         found = value.result
         if value.status == "failure":
@@ -100,7 +100,7 @@ class _AgnoToolCall:
 
     @guarded
     def raised(self, error: BaseException) -> None:
-        """Take why there is no result."""
+        """Record the exception that ended the call."""
         self._leave()
         name = type(error).__name__
         if name == _STOPPED:
@@ -118,7 +118,7 @@ class _AgnoToolCall:
             self.call.function = self._function
 
     def _rest(self, items: Any) -> Any:
-        """Return the pieces of a result, each read within the op."""
+        """Return the pieces of a result: each is read within the op."""
         scope = _NESTING.scope(self)
         if scope is None:
             return items
@@ -141,7 +141,7 @@ class _AgnoToolCall:
 
 
 _tool: ContextVar[_AgnoToolCall | None] = ContextVar("optree_agno_tool", default=None)
-"""The one whose function is under way."""
+"""The call of a tool that is running here."""
 
 
 def _is_stream(function: Any) -> bool:
@@ -149,58 +149,58 @@ def _is_stream(function: Any) -> bool:
 
 
 class RunPlace(OpScope):
-    """What runs in a scope that was begun elsewhere, and is ended there."""
+    """Runs a function in the scope of a node that was begun elsewhere and is ended there."""
 
     def __init__(self, scope: Scope) -> None:
         super().__init__("tool", None, {})
         self._scope = scope
 
     def begin(self, before: Scope | None, holder: Holder | None = None, arguments: Mapping[str, Any] | None = None) -> Scope:  # noqa: ARG002
-        """Be there."""
+        """Return a scope that places what runs in the other node."""
         there = self._scope
         return Scope(there.session, there.turn, there.op, before, holder, self.finish, before and before.piece, there.budget)
 
     def called(self, handle: Any, arguments: Mapping[str, Any]) -> None:
-        """It was told before."""
+        """Record nothing: the node has its arguments already."""
 
     def finish(self, handle: Any, status: Status, error: str | None) -> None:
-        """There is nothing to end."""
+        """End nothing: the node is ended where it was begun."""
 
     def result(self, handle: Any) -> Result:  # noqa: ARG002 - as of the others
-        """Record nothing."""
+        """Return an object that records no result."""
         return Result()
 
 
 class _ToolPieces(RunPlace):
-    """The pieces of a tool's result; its op ends with them."""
+    """Reads the pieces of a tool's result in the tool's op, which ends with the last one."""
 
     def __init__(self, scope: Scope, tool: _AgnoToolCall) -> None:
         super().__init__(scope)
         self._tool = tool
 
     def finish(self, handle: Any, status: Status, error: str | None) -> None:  # noqa: ARG002 - it is the tool's
-        """End the op."""
+        """End the tool's op."""
         _NESTING.end(self._tool, "cancelled" if (error or "").startswith(CANCELLED) else status, error)
 
     def result(self, handle: Op) -> Result:
-        """Return what takes the pieces."""
+        """Return the object that records the pieces."""
         return _Pieces(handle)
 
 
 class _Pieces(OpResult):
-    """Pieces of a tool's result: texts, or the events of a run within it, of which Agno takes what is said for the result."""
+    """Records the pieces of a tool's result: texts, or events of a run within the tool, whose contents Agno makes the result of."""
 
     __slots__ = ()
 
     def take(self, item: Any) -> bool:
-        """Take one."""
+        """Record a piece."""
         event = getattr(item, "event", None)
         said = item if event is None else item.content if event in _SAID else None
         return super().take(said if said is None or isinstance(said, str) else text(plain(said))) or True
 
 
 def knowledge(module: ModuleType, is_on: IsOn) -> list[Hook]:
-    """Hook what looks up what a prompt is filled with; a look-up that the model asks for is a tool's call already."""
+    """Hook the look-ups in an agent's knowledge that fill its prompt; a look-up that the model asks for is the call of a tool already."""
 
     @guarded
     def asked(_agent: Any, query: Any = None, *_args: Any, **_told: Any) -> _LookUp | None:
@@ -219,16 +219,16 @@ class _LookUp:
         self._query = query
 
     def begin(self) -> None:
-        """Begin its op."""
+        """Begin the op of the look-up."""
         _NESTING.begin_tool(self, "knowledge", {"query": self._query}, of="knowledge of Agno")
 
     @guarded
     def returned(self, value: Any) -> None:
-        """Take what was found."""
+        """Record what was found, and end the op."""
         if (op := _NESTING.op(self)) is not None:
             respond(op, value)
         _NESTING.end(self)
 
     def raised(self, error: BaseException) -> None:
-        """Take that nothing was."""
+        """End the op by the exception."""
         _NESTING.fail(self, error)

@@ -7,7 +7,7 @@ import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from contextlib import aclosing, closing
 from datetime import timedelta
-from inspect import isawaitable, isgeneratorfunction
+from inspect import isasyncgenfunction, isawaitable, iscoroutinefunction, isgeneratorfunction
 from types import ModuleType
 from typing import Any, Protocol
 from weakref import ref
@@ -147,22 +147,12 @@ def await_within(function: Callable[..., Any], watching: Watching) -> Callable[.
     return run
 
 
-def generating_as(function: Callable[..., Any], run: Callable[..., Any]) -> Callable[..., Any]:
-    """Return *run*, which returns a generator, as a generator function if *function* is one: libraries and programs ask for that.
+def read_within(owner: Any, names: tuple[str, ...], recorded: Callable[..., Any], is_on: IsOn, *, keeps_kind: bool = True) -> list[Hook]:
+    """Hook functions that return a generator: *recorded* returns, for that and the arguments, what is read in its place.
 
-    Async generator functions lose this mark: nothing like `yield from` passes on what is sent to an async generator or thrown into it.
+    Without *keeps_kind* the program reads just that, and the function is a plain one: ADK's generators raise errors in the event loop if
+    one more is around them and the program ends before it has read all.
     """
-
-    @functools.wraps(run)
-    def generate(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-        items: Generator[Any, Any, Any] = run(*args, **kwargs)
-        return (yield from items)
-
-    return generate if isgeneratorfunction(function) else run
-
-
-def read_within(owner: Any, names: tuple[str, ...], recorded: Callable[..., Any], is_on: IsOn) -> list[Hook]:
-    """Hook functions that return a generator: *recorded* returns, for that and the arguments, what is read in its place."""
 
     def hooked(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -170,9 +160,48 @@ def read_within(owner: Any, names: tuple[str, ...], recorded: Callable[..., Any]
             items = function(*args, **kwargs)
             return (recorded(items, *args, **kwargs) if RUNTIME.config.enabled and is_on() else None) or items
 
-        return generating_as(function, run)
+        return of_kind(function, run) if keeps_kind else run
 
     return [(owner, name, hooked(getattr(owner, name))) for name in names]
+
+
+def of_kind(function: Callable[..., Any], run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return *run*, which stands in the place of a function, as a function of the same kind: libraries and programs ask for that.
+
+    The kinds are coroutine functions, generator functions and async generator functions. *run* is a plain one that returns the same as
+    *function*, or what has the methods of it.
+    """
+
+    @functools.wraps(run)
+    async def coroutine(*args: Any, **kwargs: Any) -> Any:
+        return await run(*args, **kwargs)
+
+    @functools.wraps(run)
+    def generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        items: Generator[Any, Any, Any] = run(*args, **kwargs)
+        return (yield from items)
+
+    @functools.wraps(run)
+    async def async_generator(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        items: AsyncGenerator[Any, Any] = run(*args, **kwargs)
+        step: Callable[[], Any] = items.__anext__
+        while True:
+            try:
+                item = await step()
+            except StopAsyncIteration:
+                return
+            try:
+                sent = yield item
+            except GeneratorExit:
+                await items.aclose()
+                raise
+            except BaseException as error:  # noqa: BLE001 - thrown in by the program: it is for the inner generator to handle
+                step = functools.partial(items.athrow, error)
+            else:
+                step = functools.partial(items.asend, sent)
+
+    kinds = ((isasyncgenfunction, async_generator), (isgeneratorfunction, generator), (iscoroutinefunction, coroutine))
+    return next((made for is_one, made in kinds if is_one(function)), run)
 
 
 def watched(pieces: Generator[Any, Any, Any], watch: StreamWatch) -> Generator[Any]:

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from optree._builder import Op, Turn
-from optree._capture.hooks import Hook, IsOn, generating_as, run_within
+from optree._capture.hooks import Hook, IsOn, of_kind, run_within
 from optree._capture.nesting import Nesting, given_here, respond
 from optree._capture.program import PROGRAM
 from optree._capture.smolagents_models import hook_model
@@ -128,7 +128,7 @@ def _around(function: Any, instruments: Callable[..., _Instruments], is_on: IsOn
             decorated = instrument(decorated)
         return decorated(*args, **kwargs)
 
-    return generating_as(function, run)
+    return of_kind(function, run)
 
 
 class _Asked:

@@ -11,7 +11,7 @@ from types import FunctionType, ModuleType
 from typing import Any, Final
 
 from optree._builder import Op
-from optree._capture.hooks import Hook, IsOn, LastIsOn, generating_as, run_within
+from optree._capture.hooks import Hook, IsOn, LastIsOn, of_kind, run_within
 from optree._capture.nesting import FrameworkCall, chat_answer
 from optree._tracing.faults import guarded
 from optree._values import is_object, own_members, subclasses, text
@@ -83,7 +83,7 @@ def _stream_within(function: Any, watching: Callable[..., _SmolModelCall | None]
             call.raised(error)
             raise
 
-    return generating_as(function, run)
+    return of_kind(function, run)
 
 
 def _noted(deltas: Any, call: _SmolModelCall) -> Generator[Any, Any, Any]:

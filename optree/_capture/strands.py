@@ -1,7 +1,7 @@
 """Strands Agents: runs of agents, graphs and swarms are sessions; tools and nodes of graphs are ops in them.
 
-Hooked are the generators that all ways to run come by, and no callbacks are added: a program sees and orders them, one that raises stops
-those after it, and none is told of what is cancelled.
+The hooks replace the generators that every way to run passes. They add none of Strands' callbacks: a program sees those and orders them, a
+callback that raises stops the ones after it, and no callback is told that something was cancelled.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ from optree._tracing.scopes import OpScope
 from optree._values import dumped, encode, is_list, is_object, text
 
 _Events = AsyncGenerator[Any, Any]
+_BACKGROUND: Final = "strands.background_tasks"
+"""The name under which Strands notes, in an agent's state, the tools that run in the background."""
 _NESTING: Final = Nesting()
 _PARAMETERS: Final = ("temperature", "top_p", "max_tokens", "stop_sequences", "params")
-"""Members of a model's configuration that are sent to it."""
+"""Members of a model's configuration that are sent to the model."""
 
 
 def agents(module: ModuleType, is_on: IsOn) -> list[Hook]:
-    """Hook what all ways to run an agent come by, but for the one that is there for old programs."""
+    """Hook the generator that every way to run an agent reads, and the older `structured_output`, which does not read it."""
 
     @guarded
     def recorded(events: _Events, agent: Any = None, prompt: Any = None, **_told: Any) -> _Events:
@@ -48,7 +50,7 @@ def agents(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
 
 def graphs(module: ModuleType, is_on: IsOn) -> list[Hook]:
-    """Hook what runs a graph, and what runs a node of it."""
+    """Hook the generators that run a graph and a node of it."""
 
     @guarded
     def recorded(events: _Events, _graph: Any = None, node: Any = None, *_args: Any) -> _Events:
@@ -58,7 +60,7 @@ def graphs(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
 
 def swarms(module: ModuleType, is_on: IsOn) -> list[Hook]:
-    """Hook what runs a swarm."""
+    """Hook the generator that runs a swarm."""
     return _several(module.Swarm, "swarm", is_on)
 
 
@@ -71,7 +73,7 @@ def _several(kind: Any, name: str, is_on: IsOn) -> list[Hook]:
 
 
 def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:
-    """Hook what calls a tool with the program's callbacks around it, and what runs it: in a replay it gets what was recorded."""
+    """Hook what calls a tool within the program's callbacks, and what runs it there: in a replay the recorded result stands in for that."""
 
     @guarded
     def called(events: _Events, agent: Any = None, use: Any = None, *_args: Any, **_told: Any) -> _Events:
@@ -93,7 +95,7 @@ def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
 
 def models(module: ModuleType, is_on: IsOn) -> list[Hook]:
-    """Hook what calls a model, for those that do it in another way than over HTTP."""
+    """Hook what calls a model: a call that is not seen on the wire gets an op of its own."""
 
     @guarded
     def recorded(events: _Events, model: Any = None, system: Any = None, messages: Any = None, specs: Any = None, **told: Any) -> _Events:
@@ -105,25 +107,25 @@ def models(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
 
 class _StrandsOutputRun:
-    """A run of `Agent.structured_output`, which asks the model once."""
+    """A run of `Agent.structured_output`, which calls the model once."""
 
     def __init__(self, agent: Any, prompt: Any) -> None:
         self._agent, self._prompt = agent, prompt
 
     @guarded
     def begin(self) -> None:
-        """Begin its session."""
+        """Begin the session."""
         _NESTING.begin_agent(self, name_of(self._agent.name, "agent"), question_of(self._prompt), system=self._agent.system_prompt)
 
     @guarded
     def returned(self, value: Any) -> None:
-        """Take the output as its report."""
+        """Record the output as the session's report, and end the session."""
         if (scope := _NESTING.scope(self)) is not None:
             scope.session.builder.set_final_report(dumped(value.model_dump), with_end=True)
         _NESTING.end(self)
 
     def raised(self, error: BaseException) -> None:
-        """Take that it failed."""
+        """End the session by the exception."""
         _NESTING.fail(self, error)
 
 
@@ -135,27 +137,27 @@ class _StrandsStep:
         self._run = None if where is None else RUNS.get(where.session.builder)
 
     def begin(self) -> None:
-        """Begin it."""
+        """Begin the op, and note it as open in the run."""
         self.open()
         if self._run is not None:
             self._run.open.add(self)
 
     def open(self) -> None:
-        """Begin its op."""
+        """Begin the op."""
 
     def take(self, event: Any) -> None:
-        """Take an event."""
+        """Look at an event."""
 
     def goes_on(self) -> None:
-        """Take that another one is asked for."""
+        """Do nothing when another event is asked for."""
 
     def over(self, error: BaseException | None) -> None:
-        """Take that there are no more."""
+        """End the op: there are no more events."""
         self._leave()
         _NESTING.fail(self, error)
 
     def end(self, status: Status, error: str | None) -> None:
-        """End it with its run."""
+        """End the op because the run ends."""
         self._leave()
         _NESTING.end(self, status, error)
 
@@ -173,19 +175,19 @@ class _GraphNode(_StrandsStep):
 
     @guarded
     def open(self) -> None:
-        """Begin it."""
+        """Begin the op of the node."""
         _NESTING.begin(self, OpScope("system", f"node {self._name}", {"type": "node", "node": self._name}))
 
     @guarded
     def take(self, event: Any) -> None:
-        """Take what it came to: an exception follows."""
+        """End the node as failed if its result says so; where that is an exception, it is raised next and ends the node."""
         result = event.get("node_result")
         if result is not None and is_failed(result) and not isinstance(result.result, BaseException):
             _NESTING.end(self, "failed", "what ran in it failed, or was cancelled")
 
 
 class _StrandsTool(_StrandsStep):
-    """A call of a tool. What a swarm hands over by, or a model gives its output by, is none."""
+    """A call of a tool. A tool by which a swarm hands over, or a model gives a structured output, is recorded as a system op."""
 
     def __init__(self, agent: Any, use: Any) -> None:
         super().__init__()
@@ -194,7 +196,7 @@ class _StrandsTool(_StrandsStep):
 
     @guarded
     def open(self) -> None:
-        """Begin it, by what it is."""
+        """Begin the op: a hand-off, a structured output, or a tool's call."""
         _calls[id(self._agent), self._use["toolUseId"]] = self
         name, sent, registry = text(self._use["name"]), self._use["input"], self._agent.tool_registry
         tool = registry.dynamic_tools.get(name) or registry.registry.get(name)
@@ -215,7 +217,7 @@ class _StrandsTool(_StrandsStep):
 
     @guarded
     def take(self, event: Any) -> None:
-        """Take the result, or that somebody is asked ahead of it."""
+        """Record the result, or an interrupt: the tool waits for somebody's answer."""
         if (asked := event.get("tool_interrupt_event")) is not None:
             for one in asked["interrupts"]:
                 self.waits(one)
@@ -225,13 +227,13 @@ class _StrandsTool(_StrandsStep):
                 self.answered(event.tool_result, event.exception)
 
     def waits(self, interrupt: Any) -> None:
-        """Take that somebody is asked."""
+        """Log that the tool waits for somebody's answer."""
         if (op := _NESTING.op(self)) is not None:
             op.log(f"waits for an answer: {text(interrupt.name)}", details={"reason": interrupt.reason})
 
     @guarded
     def answered(self, result: Any, error: BaseException | None = None) -> None:
-        """Take the result."""
+        """Record the result, and end the op."""
         if (op := _NESTING.op(self)) is None:
             return
         content: Any = result.get("content") or []
@@ -245,7 +247,7 @@ class _StrandsTool(_StrandsStep):
             _NESTING.refuse(self, only or text(content))
 
     def over(self, error: BaseException | None) -> None:
-        """Take that there are no more, unless it goes on in the background."""
+        """End the op, unless the tool goes on in the background: then leave its scope."""
         scope = _NESTING.scope(self)
         if error is not None or not self._goes_on or scope is None:
             super().over(error)
@@ -254,29 +256,29 @@ class _StrandsTool(_StrandsStep):
 
 
 _calls: Final[WeakValueDictionary[tuple[int, str], _StrandsTool]] = WeakValueDictionary()
-"""Those that are open, by the id of their agent, and theirs."""
+"""Calls of tools that are open, by the id of their agent and their own."""
 
 
 class _InBackground:
-    """What a tool does while its agent goes on: its op ends with it."""
+    """The work of a tool that goes on in the background while its agent goes on; the tool's op ends with it."""
 
     def __init__(self, call: _StrandsTool) -> None:
         self._call = call
 
     @guarded
     def begin(self) -> None:
-        """Be in its op: it may run where another one that was called before has run."""
+        """Enter the tool's op: the task may have run another tool before, whose scope is left in its context."""
         if (scope := _NESTING.scope(self._call)) is not None and CURRENT.get() is not scope:
             context.enter(scope)
 
     def returned(self, value: Any) -> None:
-        """Take the result."""
+        """Record the result, and end the op."""
         self._call.answered(value)
         self._call.end("ok", None)
 
     @guarded
     def raised(self, error: BaseException) -> None:
-        """Take that there is none."""
+        """End the op: the tool failed, or it waits for somebody's answer."""
         if (asked := getattr(error, "interrupt", None)) is not None:
             self._call.waits(asked)
         self._call.end(*(ended_by(error) if asked is None else ("ok", None)))
@@ -299,12 +301,12 @@ async def _tool_runs(events: _Events, call: Any, result_event: Any) -> _Events:
 
 
 _last_run: ContextVar[tuple[Op, Recorded | None] | None] = ContextVar("optree_strands_tool", default=None)
-"""The op of the tool that ran here last, and what it got in a replay."""
+"""The op of the tool that ran here last, and the recorded result that it got in a replay."""
 
 
 @guarded
 def _op_of(call: Any) -> Op | None:
-    """Return the op of a tool that is about to run, with what it runs with: the program's callbacks may change that."""
+    """Return the op of a tool that is about to run, and record the arguments that it runs with: the program's callbacks may change them."""
     where, tool = context.here(), _calls.get((id(call.agent), call.tool_use["toolUseId"]))
     op = None if tool is None else _NESTING.op(tool)
     if op is None or op.bare.kind != "tool" or where is None or where.op is not op:  # it may be in a block of the program's
@@ -316,7 +318,7 @@ def _op_of(call: Any) -> Op | None:
 
 
 def _given(op: Op) -> Recorded | None:
-    """Return what a tool gets in a replay: the same where a callback of the program's has it called again."""
+    """Return the recorded result that a tool gets in a replay: the same one again where a callback of the program's has it called again."""
     last = _last_run.get()
     is_again = last is not None and last[0] is op
     if is_again:
@@ -327,7 +329,7 @@ def _given(op: Op) -> Recorded | None:
 
 
 def _told(given: Recorded, call: Any, result_event: Any) -> Any:
-    """Return a recorded result as Strands has it."""
+    """Return a recorded result as the event that Strands has for it."""
     said = given.value if given.has_value else f"Error: {given.error}"
     status = "success" if given.error is None else "error"
     error = None if given.error is None or given.error.startswith("tool_error: ") else exception_of(given.error, "strands")
@@ -337,8 +339,11 @@ def _told(given: Recorded, call: Any, result_event: Any) -> Any:
 
 @guarded
 def _changes(agent: Any) -> Any:
-    """Return what is another once a tool has changed its agent's state, or has it stopped: that is done again where the tool runs."""
-    return agent.state._get_version(), agent._deferred_cancel  # noqa: SLF001 - it tells of neither
+    """Return a value that differs once a tool has changed its agent's state, or has stopped the agent: such a tool runs in a replay too."""
+    state: Any = agent.state._get_version()  # noqa: SLF001 - it tells of none of these
+    if getattr(agent, "_background_tasks", None) is not None:
+        state = {name: value for name, value in agent.state.get().items() if name != _BACKGROUND}
+    return state, agent._deferred_cancel  # noqa: SLF001 - as above
 
 
 class _StrandsModelCall:
@@ -350,12 +355,12 @@ class _StrandsModelCall:
         self._answer: Any = None
 
     def begin(self) -> None:
-        """Be the one that is under way here."""
+        """Begin: what is sent over the wire from now on is part of this call."""
         self._call = FrameworkCall()
 
     @guarded
     def take(self, event: Any) -> None:
-        """Take a piece of the answer, or the end of it. What is done until the next is asked for is no part of the call."""
+        """Record a piece of the answer, or its end. What the program does until it asks for the next piece is not part of the call."""
         if self._call is not None:
             self._call.pauses()
         said, thought = event.get("data"), event.get("reasoningText")
@@ -365,12 +370,12 @@ class _StrandsModelCall:
             (op.chunk if said else op.think)(text(said or thought))
 
     def goes_on(self) -> None:
-        """Be it again."""
+        """Go on: Strands asks for another piece."""
         if self._call is not None:
             self._call.goes_on()
 
     def _op(self) -> Op | None:
-        """Return the op of one that is not seen on the wire."""
+        """Return the call's op, begun if need be; None if the call is seen on the wire."""
         if self._call is None or self._call.is_seen:
             return None
         config = self._model.get_config()
@@ -382,7 +387,7 @@ class _StrandsModelCall:
 
     @guarded
     def over(self, error: BaseException | None) -> None:
-        """Take that there is no more."""
+        """Record the answer, and end the call."""
         call, told = self._call, None
         if call is None:
             return
@@ -397,7 +402,7 @@ class _StrandsModelCall:
 
 
 def _usage(usage: Any) -> dict[str, Any]:
-    """Return what a model tells of tokens: those of the cache are within the input if the total says so."""
+    """Return the tokens that a model tells of, with those of the cache beside the input: the total says whether they are within it."""
     read, written = usage.get("cacheReadInputTokens", 0), usage.get("cacheWriteInputTokens", 0)
     sent, answered, total = usage["inputTokens"], usage["outputTokens"], usage["totalTokens"]
     if not (sent or answered or total):

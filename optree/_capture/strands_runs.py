@@ -1,4 +1,4 @@
-"""Runs of Strands' agents, graphs and swarms: each is a session, which ends by what its last event tells."""
+"""Runs of Strands' agents, graphs and swarms: each is a session, and the run's last event tells how it ended."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from optree._values import dumped, is_list, is_object, text
 
 _Events = AsyncGenerator[Any, Any]
 _NO_NAMES: Final = ("Strands Agents", "default_graph", "default_swarm")
-"""What agents, graphs and swarms are called that the program has given no name."""
+"""The names that Strands gives to agents, graphs and swarms for which the program has none."""
 _IN_ORDER: Final = ("end_turn", "tool_use", "cancelled", "completed", "failed")
-"""Why a run stops, where that tells no more than its status and its report."""
+"""Reasons to stop that tell no more than the session's status and report do."""
 
 
 class OpenStep(Protocol):
-    """What is open in a run."""
+    """An op that is open in a run."""
 
     def end(self, status: Status, error: str | None) -> None:
-        """End it with its run."""
+        """End the op because the run ends."""
 
 
 class StrandsRun:
@@ -41,16 +41,16 @@ class StrandsRun:
     def __init__(self, name: str, source: Any) -> None:
         self.name, self.source = name, source
         self.open: set[OpenStep] = set()
-        """What is open in it: a tool that is cancelled may be heard of no more."""
+        """Ops that are open in it: of a tool that is cancelled Strands may tell nothing more."""
         self.outcome = _StrandsOutcome(self)
 
     def around(self, events: _Events, asked: Any, system: Any = None) -> _Events:
-        """Return the events, in a session and in a turn of that."""
+        """Return the events, each read within a session and a turn of it."""
         turn = _StrandsTurn(question_of(asked), system if isinstance(system, str) and system else None, self)
         return RecordedItems(RecordedItems(events, turn, _closed), _StrandsSession(self), _closed)
 
     def ended(self, status: Status, error: str | None) -> tuple[Status, str | None]:
-        """Return how a node of it ends, once all that is open in it has."""
+        """End the ops that are open in the run, and return how its session or turn ends."""
         status, error = self.outcome.status(status, error)
         for step in list(self.open):
             step.end(*(LEFT if status == "ok" else (status, error)))
@@ -58,15 +58,15 @@ class StrandsRun:
 
 
 def _closed() -> None:
-    """Take that the program wants no more events."""
+    """Do nothing when the program closes the stream: the run ends as cancelled."""
 
 
 RUNS: Final[WeakKeyDictionary[Any, StrandsRun]] = WeakKeyDictionary()
-"""By their sessions' builders."""
+"""Runs by the builders of their sessions."""
 
 
 class _StrandsOutcome(Result):
-    """What a run comes to, by its last event."""
+    """Finds the run's status and report in its last event."""
 
     __slots__ = ("_is_cancelled", "_result", "_run", "session")
 
@@ -77,7 +77,7 @@ class _StrandsOutcome(Result):
         self.session: Session | None = None
 
     def take(self, item: Any) -> bool:
-        """Take an event: none is kept but the last one."""
+        """Look at an event: the last one has the result."""
         self._note(item)
         return True
 
@@ -90,7 +90,7 @@ class _StrandsOutcome(Result):
                 self._is_cancelled = self._run.source.cancel_signal.is_set()
 
     def status(self, status: Status, error: str | None) -> tuple[Status, str | None]:
-        """Return how the run ends: a program may read no more once it has the result."""
+        """Return how the run ends. Once the result is there it decides, also if the program closes the stream then."""
         if self._result is None or status == "failed":
             return status, error
         if self._is_cancelled:
@@ -102,7 +102,7 @@ class _StrandsOutcome(Result):
 
     @guarded
     def ended(self, status: Status) -> None:  # noqa: ARG002 - it may have failed by its result
-        """Take the result as the session's report."""
+        """Record the result as the session's report."""
         session, result, self.session = self.session, self._result, None
         if session is None or result is None:
             return
@@ -130,7 +130,7 @@ class _StrandsSession(SessionScope):
         return scope
 
     def finish(self, handle: Session, status: Status, error: str | None) -> None:
-        """End it."""
+        """End the session, after the ops that are open in the run."""
         super().finish(handle, *self._run.ended(status, error))
 
     def result(self, handle: Session) -> Result:  # noqa: ARG002 - it was given at the beginning
@@ -138,14 +138,14 @@ class _StrandsSession(SessionScope):
 
 
 class _StrandsTurn(TurnScope):
-    """The only turn in it."""
+    """The only turn of the session."""
 
     def __init__(self, user: str | None, system: str | None, run: StrandsRun) -> None:
         super().__init__(user, system, {})
         self._run = run
 
     def finish(self, handle: Turn, status: Status, error: str | None) -> None:
-        """End it."""
+        """End the turn, after the ops that are open in the run."""
         super().finish(handle, *self._run.ended(status, error))
 
     def result(self, handle: Turn) -> Result:  # noqa: ARG002 - the session takes them
@@ -153,20 +153,20 @@ class _StrandsTurn(TurnScope):
 
 
 class _StrandsEvents(Result):
-    """Events that something else takes."""
+    """Passes over the events: the session's result looks at them."""
 
     def take(self, item: Any) -> bool:  # noqa: ARG002 - none is kept
-        """Leave an event alone."""
+        """Pass over an event."""
         return True
 
 
 def is_failed(result: Any) -> bool:
-    """Tell whether a graph, a swarm or a node failed by its result."""
+    """Tell whether a graph's, a swarm's or a node's result says that it failed."""
     return getattr(getattr(result, "status", None), "value", None) == "failed"
 
 
 def name_of(given: Any, otherwise: str) -> str:
-    """Return what a run is called: without a name as the node that it is in, or, outside of all sessions, as the program."""
+    """Return the run's name: the given one, else in a session that of the graph's node around it, or *otherwise*; else the program's."""
     if given not in _NO_NAMES:
         return text(given)
     where = context.here()
@@ -176,7 +176,7 @@ def name_of(given: Any, otherwise: str) -> str:
 
 
 def question_of(asked: Any) -> str | None:
-    """Return what the user says: a text, or those in blocks, in the last message, and in answers to what was asked."""
+    """Return what the user asks: the text, or the texts of the blocks, of the last message, and of answers to interrupts."""
     if isinstance(asked, str) or not is_list(asked):
         return asked if isinstance(asked, str) else None
     if asked and is_object(asked[-1]) and "role" in asked[-1]:

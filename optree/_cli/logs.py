@@ -154,7 +154,7 @@ def logs(
 
 def _show_run(run: OpenedRun, wanted: _Wanted, *, as_json: bool) -> None:
     """Print the lines of all sessions of a run, one after another by their time."""
-    every = []
+    every = list[Iterator[tuple[float, str]]]()
     for loaded, _ in run.sessions:
         say_lost(loaded)
         every.append(_Printer(loaded, wanted, as_json=as_json, whole=True).lines(unfold(loaded.tree)))

@@ -24,19 +24,6 @@ def asks_for(name, arguments='{"city": "Athens"}', call="call-1"):
 ASKS = [asks_for("weather")]
 
 
-def weather(city: str) -> str:
-    """Tell the weather."""
-    if (op := optree.current()) is not None:
-        op.log(f"looking at {city}")
-    with optree.tool("thermometer"):
-        return f"rain in {city}"
-
-
-def broken(city: str) -> str:
-    """Do nothing good."""
-    raise ConnectionError(f"no thermometer in {city}")
-
-
 @dataclass
 class Scripted(Model):
     """A model that calls nobody, as Agno's documentation has one of the program's own."""
@@ -44,6 +31,8 @@ class Scripted(Model):
     id: str = "scripted"
     says: list = field(default_factory=list)
     spends: dict = field(default_factory=dict)
+    thinks: str | None = None
+    temperature: float | None = None
 
     def invoke(self, messages, *_args, **_more):
         """Say what is next, the last thing again and again."""
@@ -52,9 +41,8 @@ class Scripted(Model):
         if isinstance(said, BaseException):
             raise said
         spent = MessageMetrics(**{"input_tokens": 3, "output_tokens": 2, "total_tokens": 5, **self.spends})
-        if isinstance(said, list):
-            return ModelResponse(role="assistant", tool_calls=said, response_usage=spent)
-        return ModelResponse(role="assistant", content=said, response_usage=spent)
+        told = {"tool_calls": said} if isinstance(said, list) else {"content": said}
+        return ModelResponse(role="assistant", response_usage=spent, reasoning_content=self.thinks, **told)
 
     async def ainvoke(self, *args, **more):
         """Say it where that is awaited."""
@@ -64,7 +52,10 @@ class Scripted(Model):
     def invoke_stream(self, *args, **more):
         """Say it word by word."""
         said = self.invoke(*args, **more)
-        words, said.content = said.content or "", None
+        thoughts, words = said.reasoning_content or "", said.content or ""
+        said.reasoning_content = said.content = None
+        for word in thoughts.split():
+            yield ModelResponse(role="assistant", reasoning_content=f"{word} ")
         for word in words.split():
             yield ModelResponse(role="assistant", content=f"{word} ")
         yield said
@@ -116,12 +107,30 @@ WAYS = {
     "astream": lambda runner, asked: asyncio.run(read(runner.arun(asked, stream=True, yield_run_output=True)))[-1].content,
 }
 """The ways to run an agent or a team."""
+EVENTS = {
+    "events": lambda runner, asked: list(runner.run(asked, stream=True)),
+    "awaited events": lambda runner, asked: asyncio.run(read(runner.arun(asked, stream=True))),
+}
+"""Those by which the program gets events alone, and no result of the run."""
 
 
 async def _awaited(runner, asked):
     found = await runner.arun(asked)
     assert optree.current_session() is None
     return found.content
+
+
+async def _continued(runner, waiting):
+    return (await runner.acontinue_run(waiting)).content
+
+
+CONTINUED = {
+    "run": lambda runner, waiting: runner.continue_run(waiting).content,
+    "arun": lambda runner, waiting: asyncio.run(_continued(runner, waiting)),
+    "stream": lambda runner, waiting: list(runner.continue_run(waiting, stream=True, yield_run_output=True))[-1].content,
+    "astream": lambda runner, waiting: asyncio.run(read(runner.acontinue_run(waiting, stream=True, yield_run_output=True)))[-1].content,
+}
+"""The ways to go on with a run that waits for somebody."""
 
 
 def roots_of(recording):

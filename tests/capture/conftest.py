@@ -12,6 +12,8 @@ import optree
 from optree._capture import LIBRARIES, START, _hooked, instrument, uninstrument
 from optree._store import Directory
 from optree._store.recovery import load
+from optree._tree import walk_ops
+from optree._values import decode
 from optree.testing import capture, replay
 from tests.capture.claude import Child
 from tests.capture.documented import EITHER, Documented
@@ -81,6 +83,24 @@ def stay_what_they_are(package):
     replaced = [(f"{owner.__name__}.{name}", *found) for module in LIBRARIES[package].modules for owner, name, *found in _hooked[module]]
     uninstrument()
     assert [(name, kind_of(before)) for name, before, _ in replaced] == [(name, kind_of(now)) for name, _, now in replaced]
+
+
+CREDENTIALS = {"api_key": "hunter2-hunter2", "headers": {"Authorization": "Bearer abcdef0123456789"}}
+"""What a tool is given that logs in."""
+
+
+def credentials_in(said):
+    """Return the credentials that a text has, and whether it says that some were replaced."""
+    known = KEY, CREDENTIALS["api_key"], CREDENTIALS["headers"]["Authorization"]
+    return [one for one in known if one in said], "[REDACTED]" in said
+
+
+def broke_off_in_a_tool(session, agent):
+    """Hold what a program has left that was killed in its tool to a tree with one call, in which all that was open has no end."""
+    assert (agent, None) == (session.agent_id, session.ended_at)
+    ops = {op.name: op for _, _, op in walk_ops(session)}
+    assert ({"city": "Athens"}, None) == (decode(ops["weather"].request.payload), ops["weather"].ended_at)
+    assert (1, 8) == (session.totals.llm_requests, session.totals.input_tokens)
 
 
 def wrap(owner, name, monkeypatch, *, wraps=True):

@@ -3,26 +3,26 @@
 import asyncio
 import json
 
+from pydantic import BaseModel
 from strands import Agent, tool
 from strands.models import Model
 from strands.models.openai import OpenAIModel
 from strands.multiagent import GraphBuilder
 
-import optree
 from optree._tree import walk_sessions
+from tests.capture import tools
+from tests.capture.calls import USAGE
 from tests.capture.provider import events
 from tests.capture.recordings import ops_of
 
 _CHUNK = {"id": "chat-1", "object": "chat.completion.chunk", "created": 1, "model": "gpt-5-2026"}
-_USAGE = {"prompt_tokens": 12, "completion_tokens": 5, "total_tokens": 17, "prompt_tokens_details": {"cached_tokens": 4},
-          "completion_tokens_details": {"reasoning_tokens": 3}}  # fmt: skip
 
 
 def streamed(delta, reason="stop"):
     """Return an answer of OpenAI's chat as a stream."""
     choice = {"index": 0, "delta": {"role": "assistant", "content": None} | delta, "finish_reason": None}
     end = {"index": 0, "delta": {}, "finish_reason": reason}
-    return events(_CHUNK | {"choices": [choice]}, _CHUNK | {"choices": [end]}, _CHUNK | {"choices": [], "usage": _USAGE})
+    return events(_CHUNK | {"choices": [choice]}, _CHUNK | {"choices": [end]}, _CHUNK | {"choices": [], "usage": USAGE})
 
 
 def says(text):
@@ -30,11 +30,11 @@ def says(text):
     return streamed({"content": text})
 
 
-def asks(*calls):
+def asks(*tools):
     """Return an answer that asks for tools, each by name and arguments."""
     told = [
         {"index": at, "id": f"call-{at}", "type": "function", "function": {"name": name, "arguments": json.dumps(sent)}}
-        for at, (name, sent) in enumerate(calls)
+        for at, (name, sent) in enumerate(tools)
     ]
     return streamed({"tool_calls": told}, "tool_calls")
 
@@ -50,8 +50,8 @@ def served_by(provider, **more):
 class Scripted(Model):
     """A model that calls nobody, as Strands' documentation has one of the program's own."""
 
-    def __init__(self, *answers, usage=None):
-        self.answers, self.config = list(answers), {"model_id": "parrot-1", "temperature": 0.5}
+    def __init__(self, *answers, usage=None, **config):
+        self.answers, self.config = list(answers), {"model_id": "parrot-1", "temperature": 0.5, **config}
         self.usage = usage or {"inputTokens": 12, "outputTokens": 2, "totalTokens": 14}
 
     def update_config(self, **config):
@@ -100,19 +100,13 @@ def _call(at, name, sent):
 CALL = ("weather", {"city": "Athens"})
 
 
-@tool
-def weather(city: str) -> str:
-    """Tell the weather."""
-    if (op := optree.current()) is not None:
-        op.log(f"looking at {city}")
-    with optree.tool("thermometer"):
-        return f"rain in {city}"
+weather, broken = tool(tools.weather), tool(tools.broken)
 
 
-@tool(name="weather")
-def broken(city: str) -> str:
-    """Do nothing good."""
-    raise ConnectionError(f"no thermometer in {city}")
+class Forecast(BaseModel):
+    """The weather."""
+
+    rain: bool
 
 
 def agent(model, *tools, name="forecaster", **more):
@@ -149,7 +143,9 @@ def ask(made, question="Weather?", way="__call__"):
 
 
 def outcome_of(recording):
-    """Return each agent's path and status, and each op's kind, name and status."""
+    """Return each agent's path and status, which its turns have too, and each op's kind, name and status."""
+    for one in walk_sessions(recording.tree):
+        assert {(one.status, one.error)} >= {(turn.status, turn.error) for turn in one.turns}
     return (
         [(one.call_path, one.status) for one in walk_sessions(recording.tree)],
         [(op.kind, op.name.rpartition(":")[2], op.status) for op in ops_of(recording)],

@@ -1,6 +1,7 @@
 """Programs on Agno become whole trees: agents, teams, tools, hooks and guardrails, each in its place."""
 
 import asyncio
+import json
 import threading
 from importlib.util import find_spec
 
@@ -9,22 +10,36 @@ import pytest
 if find_spec("agno") is None:
     pytest.skip("agno is tried in an environment of its own: make test-frameworks", allow_module_level=True)
 
+from agno.agent import Agent
 from agno.db.in_memory import InMemoryDb
-from agno.exceptions import CheckTrigger, InputCheckError, RetryAgentRun, StopAgentRun
+from agno.exceptions import CheckTrigger, InputCheckError, RetryAgentRun, RunCancelledException, StopAgentRun
 from agno.guardrails import BaseGuardrail
 from agno.memory import MemoryManager
 from agno.models.message import Message
 from agno.team import Team
-from agno.tools import tool
 from agno.tools.function import ToolResult
 
 import optree
 from optree._nodes import Tokens
 from optree._tree import walk_sessions
 from optree._values import decode
-from tests.capture.agno_programs import ASKS, MARKS, WAYS, asks_for, broken, desk_of, forecaster, roots_of, scripted, served_by, weather
+from tests.capture.agno_programs import (
+    ASKS,
+    EVENTS,
+    MARKS,
+    WAYS,
+    asks_for,
+    desk_of,
+    forecaster,
+    read,
+    roots_of,
+    scripted,
+    served_by,
+)
 from tests.capture.calls import CHAT, CHAT_EVENTS, CHAT_TOOL
+from tests.capture.conftest import CREDENTIALS, KEY, credentials_in
 from tests.capture.recordings import calls_of, ops_of, paths_of
+from tests.capture.tools import broken, weather
 
 pytestmark = MARKS
 
@@ -34,12 +49,13 @@ pytestmark = MARKS
 def test_a_run_is_a_session(recording, provider, way):
     """An agent's run is a session of its name with what it is asked and what it came to; calls and tools are ops in it, each once."""
     provider.says(CHAT_TOOL, CHAT)
-    agent = forecaster(served_by(provider), weather, session_id="s-1", user_id="u-1", instructions=["Look out", "Be short"])
+    told = {"description": "Watch", "instructions": ["Look out", "Be short"]}
+    agent = forecaster(served_by(provider), weather, session_id="s-1", user_id="u-1", **told)
     assert "It rains" == WAYS[way](agent, "Weather?")
     session = recording.tree.session
     assert ("forecaster", "ok", "It rains") == (session.agent_id, session.status, decode(session.final_report))
     assert ("s-1", "u-1") == (session.attributes["agno.session_id"], session.attributes["agno.user_id"])
-    assert {"user": "Weather?", "system": "Look out\nBe short"} == session.turns[0].prompts
+    assert {"user": "Weather?", "system": "Watch\nLook out\nBe short"} == session.turns[0].prompts
     assert ["openai-compatible:gpt-5", "weather", "openai-compatible:gpt-5"] == [op.name for op in session.turns[0].ops if not op.parent_op]
     assert [Tokens(8, 5, 4, 0, 17, 3)] * 2 == [op.accounting[0].tokens for op in calls_of(recording)]
     [op], [inner] = ops_of(recording, "weather"), ops_of(recording, "thermometer")
@@ -96,10 +112,42 @@ def test_a_stream_that_is_left(recording):
 @pytest.mark.parametrize("way", WAYS)
 def test_a_tool_that_raises_failed(recording, way):
     """A tool that raises is failed with its exception; the model is told, and the agent goes on."""
-    assert "It rains" == WAYS[way](forecaster(scripted([asks_for("broken")], "It rains"), broken), "Weather?").strip()
-    [op] = ops_of(recording, "broken")
+    assert "It rains" == WAYS[way](forecaster(scripted([asks_for("weather")], "It rains"), broken), "Weather?").strip()
+    [op] = ops_of(recording, "weather")
     assert ("failed", "ConnectionError: no thermometer in Athens", "network") == (op.status, op.error, op.attributes["error.type"])
     assert "ok" == recording.tree.session.status
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("error", [None, ConnectionError(f"refused {KEY}")])
+def test_credentials_are_not_kept(saved, way, error):
+    """No credential of a question, a prompt, a tool's arguments, result or error, or an answer is saved; the program gets its own."""
+    given = []
+
+    def login(api_key: str, headers: dict) -> str:
+        """Log in."""
+        given.append({"api_key": api_key, "headers": headers})
+        if error is not None:
+            raise error
+        return f"welcome {KEY}"
+
+    model = scripted([asks_for("login", json.dumps(CREDENTIALS))], f"Keep {KEY}")
+    answer = WAYS[way](forecaster(model, login, instructions=f"Use {KEY}"), f"Log in with {KEY}")
+    assert ([CREDENTIALS], f"Keep {KEY}") == (given, answer.strip())
+    assert ([], True) == credentials_in(saved())
+
+
+def test_a_tool_that_raises_behind_an_agent(recording):
+    """A tool that raises once an agent that it has run is done is failed with its own exception."""
+
+    def ask_other(city: str) -> str:
+        """Ask another agent."""
+        forecaster(scripted(ASKS, f"rain in {city}"), weather, name="other").run(city)
+        raise ConnectionError(f"no line to {city}")
+
+    forecaster(scripted([asks_for("ask_other")], "It rains"), ask_other).run("Weather?")
+    [op] = ops_of(recording, "ask_other")
+    assert ("failed", "ConnectionError: no line to Athens", "network") == (op.status, op.error, op.attributes["error.type"])
 
 
 def stop(city: str) -> str:
@@ -112,6 +160,20 @@ def retry(city: str) -> str:
     raise RetryAgentRun(f"not {city}")
 
 
+def leave(city: str) -> str:
+    """Cancel the run."""
+    raise RunCancelledException(f"no more of {city}")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_tool_that_cancels_the_run(recording, way):
+    """A tool by which the run is cancelled is cancelled with it."""
+    WAYS[way](forecaster(scripted([asks_for("leave")], "It rains"), leave), "Weather?")
+    [op] = ops_of(recording, "leave")
+    ended = "cancelled", "RunCancelledException: no more of Athens"
+    assert (*ended, "cancelled") == (op.status, op.error, recording.tree.session.status)
+
+
 def test_a_tool_that_steers_the_run(recording):
     """A tool that ends the run did what it is for, one that asks for another try failed."""
     forecaster(scripted([asks_for("stop")], "It rains"), stop).run("Weather?")
@@ -120,6 +182,7 @@ def test_a_tool_that_steers_the_run(recording):
         (op.status, op.error) for session in roots_of(recording) for op in session.turns[0].ops if op.kind == "tool"
     ]
     assert ["ok", "ok"] == [session.status for session in roots_of(recording)]
+    assert ["StopAgentRun: enough of Athens"] == [log.message for log in roots_of(recording)[0].turns[0].ops[1].logs]
 
 
 def pieces(city: str):
@@ -134,6 +197,23 @@ async def later(city: str):
     yield "rain "
     with optree.tool("thermometer"):
         yield f"in {city}"
+
+
+@pytest.mark.parametrize("kind", ["agent", "team"])
+def test_a_tool_that_yields_the_events_of_a_run(recording, kind):
+    """A tool that yields the events of another run has what that says as its result, and the run in it."""
+
+    def ask_other(city: str):
+        """Ask another agent."""
+        other = forecaster(scripted(f"rain in {city}"), name="other", id="other")
+        yield from (other if kind == "agent" else desk_of(other)).run(city, stream=True, stream_events=True)
+
+    forecaster(scripted([asks_for("ask_other")], lambda messages: messages[-1].content), ask_other).run("Weather?")
+    [op] = ops_of(recording, "ask_other")
+    said = decode(op.response.payload)
+    assert ("ok", said.strip()) == (op.status, decode(recording.tree.session.final_report).strip())
+    assert ("rain in Athens" if kind == "agent" else "rain in Athens All rain") == said.strip()
+    assert op.path == ops_of(recording, "other" if kind == "agent" else "desk")[0].parent_op
 
 
 def in_an_object(city: str) -> ToolResult:
@@ -230,6 +310,19 @@ def test_members_at_once(recording, way):
     assert (4, "ok") == (recording.tree.session.totals.llm_requests, recording.tree.session.status)
 
 
+def test_an_agent_that_runs_itself(recording):
+    """An agent that a tool of its own runs is a session in the tool's op."""
+
+    def again(city: str) -> str:
+        """Ask again."""
+        return agent.run(city).content
+
+    agent = forecaster(scripted([asks_for("again")], "It rained", "It rains"), again)
+    assert "It rains" == agent.run("Weather?").content
+    assert ["forecaster", "forecaster->forecaster"] == paths_of(recording)
+    assert ops_of(recording, "again")[0].path == ops_of(recording, "forecaster")[0].parent_op
+
+
 def test_an_agent_in_a_tool(recording):
     """An agent that a tool runs is a session in the tool's op."""
 
@@ -276,6 +369,30 @@ def test_guardrails_and_hooks(recording, way):
     assert ("failed", "say please", "ok") == (second.status, second.error, first.status)
 
 
+def test_hooks_that_are_objects(recording):
+    """A hook that is an object, of which Agno asks what it has, is called as it is without optree, and is no op."""
+    seen = []
+
+    class Note:
+        def __call__(self, run_output):
+            seen.append(run_output.content)
+
+    forecaster(scripted("It rains"), post_hooks=[Note()]).run("Weather?")
+    assert (["It rains"], ["scripted"]) == (seen, [op.name for op in ops_of(recording)])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_knowledge_that_is_not_there(recording, way):
+    """A look-up that raises is a failed op; Agno goes on without what was to be found."""
+
+    def retrieve(query, **_more):
+        raise ConnectionError(f"no line to {query}")
+
+    WAYS[way](forecaster(scripted("It rains"), knowledge_retriever=retrieve, add_knowledge_to_context=True), "the almanac")
+    [op] = ops_of(recording, "knowledge")
+    assert ("failed", "ConnectionError: no line to the almanac", "network") == (op.status, op.error, op.attributes["error.type"])
+
+
 def test_what_is_done_beside_a_run(recording):
     """What makes memories in a thread beside the run calls its model within the run."""
     memories = MemoryManager(model=scripted("nothing new"))
@@ -303,26 +420,32 @@ def test_knowledge(recording, way):
 
 
 @pytest.mark.captured("agno", "agents", "failed", added="one line", checks="calls")
-@pytest.mark.parametrize("way", ["run", "arun"])
-def test_a_run_that_failed(recording, way):
+@pytest.mark.parametrize("way", WAYS | EVENTS)
+@pytest.mark.parametrize("kind", ["agent", "team"])
+def test_a_run_that_failed(recording, way, kind):
     """A model that raises is a failed op, and its run failed too, though Agno raises nothing but says so."""
-    assert "out of rain" == WAYS[way](forecaster(scripted(ValueError("out of rain"))), "Weather?")
-    assert ("failed", "out of rain") == (recording.tree.session.status, recording.tree.session.error)
-    assert [("failed", "ValueError: out of rain")] == [(op.status, op.error) for op in calls_of(recording)]
+    agent = forecaster(scripted(ValueError(f"out of rain {KEY}")), id="forecaster")
+    runner = agent if kind == "agent" else Team(name="desk", members=[agent], model=agent.model, telemetry=False)
+    (WAYS | EVENTS)[way](runner, "Weather?")
+    assert ("failed", "out of rain [REDACTED]") == (recording.tree.session.status, recording.tree.session.error)
+    assert [("failed", "ValueError: out of rain [REDACTED]")] == [(op.status, op.error) for op in calls_of(recording)]
 
 
 @pytest.mark.captured("agno", "agents", "cancelled", added="one line", checks="calls")
 def test_a_run_that_is_cancelled(recording):
     """A run is cancelled by Agno's own means, or with its task, and so is the tool that is under way."""
-    agent = None
 
     def leave(city: str) -> str:
         """Cancel the run."""
-        agent.cancel_run("r-1")
+        Agent.cancel_run(city)
         return city
 
-    agent = forecaster(scripted([asks_for("leave")], "It rains"), leave)
-    agent.run("Weather?", run_id="r-1")
+    def asking():
+        return forecaster(scripted([asks_for("leave", '{"city": "r-1"}')], "It rains"), leave)
+
+    asking().run("Weather?", run_id="r-1")
+    list(asking().run("Weather?", run_id="r-1", stream=True))
+    asyncio.run(read(asking().arun("Weather?", run_id="r-1", stream=True)))
 
     async def cancelled():
         begun = asyncio.Event()
@@ -340,25 +463,10 @@ def test_a_run_that_is_cancelled(recording):
             await task
 
     asyncio.run(cancelled())
-    assert ["cancelled", "cancelled"] == [session.status for session in roots_of(recording)]
-    assert ["ok", "cancelled"] == [op.status for session in roots_of(recording) for op in session.turns[0].ops if op.kind == "tool"]
-
-
-def test_a_run_that_waits_for_a_person(recording):
-    """A run that waits for a confirmation is no failure; to go on is a run of its own, with the tool in it."""
-
-    @tool(requires_confirmation=True)
-    def ask(city: str) -> str:
-        """Ask."""
-        return f"asked {city}"
-
-    agent = forecaster(scripted([asks_for("ask")], "It rains"), ask, db=InMemoryDb())
-    waiting = agent.run("Weather?")
-    assert waiting.is_paused
-    waiting.tools[0].confirmed = True
-    assert "It rains" == agent.continue_run(waiting).content
-    assert ["ok", "ok"] == [session.status for session in roots_of(recording)]
-    assert [["scripted"], ["ask", "scripted"]] == [[op.name for op in session.turns[0].ops] for session in roots_of(recording)]
+    assert ["cancelled"] * 4 == [session.status for session in roots_of(recording)]
+    assert ["ok", "ok", "ok", "cancelled"] == [
+        op.status for session in roots_of(recording) for op in session.turns[0].ops if op.kind == "tool"
+    ]
 
 
 @pytest.mark.parametrize(

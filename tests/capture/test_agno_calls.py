@@ -13,7 +13,8 @@ import agno.agent._run
 from agno.models.base import Model
 from agno.models.message import Message
 from agno.models.openai import OpenAIChat, OpenAIResponses
-from agno.tools.function import FunctionCall
+from agno.tools.function import Function, FunctionCall
+from pydantic import BaseModel
 
 import optree
 from optree._capture import instrument, uninstrument
@@ -21,15 +22,22 @@ from optree._nodes import REPLAY_OF, Tokens
 from optree._tree import walk_ops
 from optree._values import decode
 from optree.testing import capture, replay
-from tests.capture.agno_programs import ASKS, MARKS, WAYS, Scripted, asks_for, broken, desk_of, forecaster, scripted, served_by, weather
+from tests.capture.agno_programs import ASKS, MARKS, WAYS, Scripted, asks_for, desk_of, forecaster, scripted, served_by
 from tests.capture.calls import CHAT, CHAT_EVENTS, CHAT_TOOL, RESPONSE
-from tests.capture.conftest import outcome, survives, with_hooks
+from tests.capture.conftest import broke_off_in_a_tool, outcome, stay_what_they_are, survives, with_hooks
 from tests.capture.provider import Reply
 from tests.capture.recordings import calls_of, ops_of
+from tests.capture.tools import broken, weather
 
 pytestmark = MARKS
 REFUSED = Reply({"error": {"message": "no such model"}}, status=404)
 BUSY = Reply({"error": {"message": "busy"}}, status=503)
+
+
+def pieces(city: str):
+    """Tell the weather piece by piece."""
+    yield "rain in "
+    yield city
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -47,14 +55,49 @@ def test_a_model_that_calls_nobody(recording, way):
     assert (2, 6) == (recording.tree.session.totals.llm_requests, recording.tree.session.totals.input_tokens)
 
 
-@pytest.mark.parametrize("way", ["run", "stream"])
+@pytest.mark.parametrize("way", WAYS)
 def test_what_such_a_model_tells(recording, way):
-    """Tokens of the cache, which are within the input, reasoning and what it cost are told of such a call too."""
+    """Tokens of the cache, which are within the input, reasoning, what it cost, and thoughts as they come are told of such a call too."""
     spends = {"input_tokens": 12, "output_tokens": 5, "total_tokens": 17, "cost": 0.5}
-    model = Scripted(says=["It rains"], spends=spends | {"cache_read_tokens": 4, "cache_write_tokens": 2, "reasoning_tokens": 3})
-    WAYS[way](forecaster(model), "Weather?")
-    [entry] = [entry for op in calls_of(recording) for entry in op.accounting]
+    cached = {"cache_read_tokens": 4, "cache_write_tokens": 2, "reasoning_tokens": 3}
+    WAYS[way](forecaster(Scripted(says=["It rains"], spends=spends | cached, thinks="Look out")), "Weather?")
+    [op] = calls_of(recording)
+    [entry] = op.accounting
     assert (Tokens(6, 5, 4, 2, 17, 3), 0.5, 0.5) == (entry.tokens, entry.cost_usd, recording.tree.session.totals.cost_usd)
+    assert "Look out" == decode(op.response.payload)["choices"][0]["message"]["reasoning_content"].strip()
+    assert (["Look ", "out "] if "stream" in way else []) == ([chunk.text for chunk in op.reasoning.chunks] if op.reasoning else [])
+
+
+class Forecast(BaseModel):
+    """The weather."""
+
+    rain: bool
+
+
+@pytest.mark.parametrize(
+    ("named", "name", "provider", "is_native"),
+    [({"provider": "Meteo"}, "Meteo:scripted", "Meteo", False), ({"name": "Parrot"}, "scripted", None, True)],
+)
+@pytest.mark.parametrize("way", WAYS)
+def test_what_such_a_model_is_asked(recording, way, named, name, provider, is_native):
+    """Such a call has the provider's name, the settings that are sent, and each message whole."""
+    model = Scripted(says=[ASKS, '{"rain": true}'], temperature=0.5, supports_native_structured_outputs=is_native, **named)
+    WAYS[way](forecaster(model, weather, tool_choice="auto", output_schema=Forecast, system_message="Look out"), "Weather?")
+    op = calls_of(recording)[1]
+    assert (name, provider) == (op.name, op.attributes.get("provider"))
+    asked = recording.tree.pool.resolve(decode(op.request.payload))
+    assert ["weather"] == [one["function"]["name"] for one in asked.pop("tools")]
+    assert {
+        "temperature": 0.5, "tool_choice": "auto",
+        "response_format": Forecast.model_json_schema() if is_native else {"type": "json_object"},
+        "messages": [
+            {"role": "system", "content": "Look out"},
+            {"role": "user", "content": "Weather?"},
+            {"role": "assistant", "tool_calls": ASKS},
+            {"role": "tool", "content": "rain in Athens", "tool_call_id": "call-1"},
+        ],
+    } == asked  # fmt: skip
+    assert {"role": "assistant", "content": '{"rain": true}'} == decode(op.response.payload)["choices"][0]["message"]
 
 
 def test_a_model_in_an_op_of_the_programs(recording):
@@ -94,6 +137,7 @@ def test_a_call_between_pieces(recording, provider):
     assert 1 == names.count("scripted")
     assert len(provider.requests) == names.count("openai-compatible:gpt-5")
     assert len(names) == session.totals.llm_requests
+    assert b"It rains all day" in bytes(ops_of(recording, "scripted")[0].response.payload)
 
 
 @pytest.mark.captured("agno", "OpenAIChat and OpenAIResponses", "plain", "streamed", added="one line", checks=("calls", "answers"))
@@ -125,6 +169,13 @@ def test_a_model_that_fails(recording, provider):
     with optree.session("lead"), optree.turn(user="Go"):
         assert "It rains" == forecaster(model).run("Weather?").content
     assert ["failed", "ok"] == [op.status for _, _, op in walk_ops(recording.sessions[1].tree) if op.kind == "llm"]
+
+
+def test_a_tool_without_a_function(recording):
+    """A tool's call that fails without an exception is failed by what Agno says of it."""
+    FunctionCall(function=Function(name="nowhere"), arguments={"city": "Athens"}).execute()
+    [op] = ops_of(recording, "nowhere")
+    assert ("failed", "tool_error: Entrypoint is not set", {"city": "Athens"}) == (op.status, op.error, decode(op.request.payload))
 
 
 CASES = {"plain": [CHAT], "tools": [CHAT_TOOL, CHAT], "refused": [REFUSED], "nonsense": [Reply(b"{")], "broken off": [Reply(b"{", short=9)]}
@@ -163,6 +214,11 @@ def test_a_fault_of_ours_is_none_of_the_programs(recording, provider, monkeypatc
     )
 
 
+def test_functions_stay_what_they_are():
+    """What stands in the place of a function is of its kind: plain, a coroutine function, a generator function, an async one."""
+    stay_what_they_are("agno")
+
+
 def test_uninstrumented_nothing_is_recorded():
     """Once the hooks are taken out nothing is recorded; put in again, each call is recorded once."""
     owners = [(agno.agent._run, "_run"), (agno.agent._run, "_arun_stream"), (FunctionCall, "execute"), (Model, "_invoke_with_retry")]
@@ -179,6 +235,20 @@ def test_uninstrumented_nothing_is_recorded():
         forecaster(scripted("It rains")).run("Weather?")
         uninstrument()
     assert [1] == [one.totals.llm_requests for one in recording.sessions]
+
+
+@pytest.mark.parametrize("way", ["run", "stream", "astream"])
+@pytest.mark.parametrize("function", [weather, pieces, broken])
+def test_switched_off_nothing_is_recorded(recording, way, function):
+    """While optree is switched off a program on Agno gets the same as before, and nothing is recorded."""
+
+    def run():
+        model = scripted([asks_for(function.__name__)], lambda messages: str(messages[-1].content))
+        return WAYS[way](forecaster(model, function), "Weather?").strip()
+
+    expected, recorded = run(), len(recording.records)
+    optree.configure(enabled=False)
+    assert (expected, recorded) == (run(), len(recording.records))
 
 
 def test_a_run_that_is_under_way_is_ended(recording):
@@ -213,17 +283,7 @@ Agent(name="forecaster", model=model, tools=[weather], telemetry=False).print_re
 def test_a_kill_keeps_the_tree(provider, killed):
     """A program that does not name optree and is killed in a tool leaves the same tree, with what was open not ended."""
     provider.says(CHAT_TOOL)
-    session = killed(PROGRAM)
-    assert ("forecaster", None) == (session.agent_id, session.ended_at)
-    ops = {op.name: op for _, _, op in walk_ops(session)}
-    assert ({"city": "Athens"}, None) == (decode(ops["weather"].request.payload), ops["weather"].ended_at)
-    assert (1, 8) == (session.totals.llm_requests, session.totals.input_tokens)
-
-
-def pieces(city: str):
-    """Tell the weather piece by piece."""
-    yield "rain in "
-    yield city
+    broke_off_in_a_tool(killed(PROGRAM), "forecaster")
 
 
 async def awaited(city: str) -> str:

@@ -8,6 +8,7 @@ import pytest
 if find_spec("agno") is None:
     pytest.skip("agno is tried in an environment of its own: make test-frameworks", allow_module_level=True)
 
+from agno.exceptions import RunCancelledException
 from agno.workflow import Condition, Loop, Parallel, Router, Step, Steps, Workflow
 from agno.workflow.types import HumanReview, StepInput, StepOutput
 
@@ -64,6 +65,7 @@ def test_a_workflow(recording, way):
     assert [steps["parallel cities"].path] * 2 == [steps[f"step {name}"].parent_op for name in ("Athens", "Rome")]
     assert [None] * 3 == [steps[name].parent_op for name in ("step plan", "parallel cities", "step Oslo")]
     assert {"input": "Weather?"} == decode(steps["step plan"].request.payload)
+    assert {"input", "previous_step_content"} == decode(steps["step Oslo"].request.payload).keys()
     assert ("plan: Weather?", steps["step plan"].path) == (
         decode(steps["step plan"].response.payload),
         ops_of(recording, "almanac")[0].parent_op,
@@ -103,7 +105,15 @@ def test_what_holds_steps(recording, way):
         ("steps", "steps last", None),
         ("step", "step Rome", "steps last"),
     ] == around
+    assert [True] * 5 == [op.request is not None for op in ops.values() if op.kind == "system" and op.attributes["type"] == "step"]
+    assert [None] * 4 == [op.request for op in ops.values() if op.kind == "system" and op.attributes["type"] != "step"]
     assert 5 == len(calls_of(recording))
+
+
+def test_what_holds_steps_without_a_name(recording):
+    """What holds steps, and has no name, is called as its kind."""
+    outlook(Parallel(city("Athens"), city("Rome"))).run("Weather?")
+    assert "parallel" == ops_of(recording)[0].name
 
 
 def bad(step_input: StepInput) -> StepOutput:
@@ -118,6 +128,30 @@ def test_a_step_that_fails(recording, way):
     [op] = ops_of(recording, "step bad")
     assert ("failed", "ConnectionError: nobody knows Weather?", "ok") == (op.status, op.error, recording.tree.session.status)
     assert 1 == len(calls_of(recording))
+
+
+@pytest.mark.parametrize(
+    ("raised", "said", "ended"),
+    [
+        (None, {"error": "no rain"}, ("failed", "no rain")),
+        (None, {"error": None}, ("failed", "it had no success")),
+        (RunCancelledException("enough"), {}, ("cancelled", "RunCancelledException: enough")),
+    ],
+    ids=["said", "unsaid", "cancelled"],
+)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_step_without_success(recording, way, raised, said, ended):
+    """A step that says that it had no success is failed, though it raises nothing; one out of which the run is cancelled is cancelled."""
+
+    def look(_given):
+        if raised is not None:
+            raise raised
+        return StepOutput(content="nothing", success=False, **said)
+
+    WAYS[way](outlook(Step(name="look", executor=look, max_retries=0)), "Weather?")
+    [op] = ops_of(recording, "step look")
+    assert ended == (op.status, op.error)
+    assert ("nothing" if raised is None else None) == (op.response and decode(op.response.payload))
 
 
 def test_a_workflow_that_fails(recording):

@@ -9,7 +9,6 @@ import pytest
 if find_spec("strands") is None:
     pytest.skip("strands-agents is tried in an environment of its own: make test-frameworks", allow_module_level=True)
 
-from pydantic import BaseModel
 from strands import ToolContext, tool
 from strands.agent.agent import Agent
 from strands.hooks import (
@@ -28,15 +27,23 @@ from optree._nodes import Tokens
 from optree._tree import walk_sessions
 from optree._values import decode
 from tests.capture.recordings import calls_of, ops_of, paths_of
-from tests.capture.strands_programs import ASKS, CALL, RAINS, Scripted, agent, ask, asks, graph_of, outcome_of, says, served_by, weather
+from tests.capture.strands_programs import (
+    ASKS,
+    CALL,
+    RAINS,
+    Forecast,
+    Scripted,
+    agent,
+    ask,
+    asks,
+    graph_of,
+    outcome_of,
+    says,
+    served_by,
+    weather,
+)
 
 WAYS = ["__call__", "invoke_async", "stream_async"]
-
-
-class Forecast(BaseModel):
-    """The weather."""
-
-    rain: bool
 
 
 @pytest.mark.captured("strands-agents", "Agent", "tools", "streamed", added="one line", checks=("agents", "calls", "tokens", "tools"))
@@ -136,6 +143,28 @@ def test_a_swarm_that_fails(recording):
     assert "ConnectionError: no line" == recording.tree.session.error
 
 
+def test_a_swarm_in_a_graph_that_fails(recording):
+    """A node of a graph in which a swarm failed is failed, though nothing is raised out of it."""
+    swarm = Swarm([agent(Scripted(ConnectionError("no line")), name="triage")], id="desk")
+    assert "failed" == graph_of({"look": swarm}, set_graph_id="meteo")("Pay").status.value
+    assert [("meteo", "failed"), ("meteo->desk", "failed"), ("meteo->desk->triage", "failed")] == outcome_of(recording)[0]
+    assert ("failed", "what ran in it failed, or was cancelled") == (
+        ops_of(recording, "node look")[0].status, ops_of(recording, "node look")[0].error,
+    )  # fmt: skip
+
+
+def test_a_swarm_that_hands_over_too_often(recording):
+    """A swarm that a limit ends is failed; a hand-off that names no agent is a failed one."""
+    hands_over = [("handoff_to_agent", {"agent_name": "billing", "message": "pay"})]
+    triage = agent(Scripted([("handoff_to_agent", {"message": "pay"})], hands_over, "Done"), name="triage")
+    swarm = Swarm([triage, agent(Scripted("Paid"), name="billing")], id="desk", max_handoffs=1)
+    assert "failed" == swarm("Pay").status.value
+    assert ("failed", "a node of it failed, or a limit was reached") == (recording.tree.session.status, recording.tree.session.error)
+    assert [("handoff to ?", "failed"), ("handoff to billing", "ok")] == [
+        (op.name, op.status) for op in ops_of(recording) if op.kind == "system"
+    ]
+
+
 def test_within_a_session_of_the_programs(recording, provider):
     """In a session and turn of the program's an agent is a sub-agent, and the program's own place is found again behind it."""
     provider.says(RAINS)
@@ -156,20 +185,30 @@ def test_an_agent_without_a_name(recording):
     with optree.session("lead"):
         ask(unnamed)
         ask(graph_of({"look": Scripted("It rains")}))
-    assert ["lead", "lead->agent", "lead->graph", "lead->graph->look"] == [
+        ask(Swarm([agent(Scripted("It rains"))]))
+    assert ["lead", "lead->agent", "lead->graph", "lead->graph->look", "lead->swarm", "lead->swarm->forecaster"] == [
         one.call_path for one in walk_sessions(recording.sessions[1].tree)
     ]
 
 
+IMAGE = {"image": {"format": "png", "source": {"bytes": b"x"}}}
+
+
 @pytest.mark.parametrize(
-    "asked",
-    [[{"text": "Weather"}, {"text": "today?"}], [{"role": "user", "content": [{"text": "Weather"}, {"text": "today?"}]}]],
-    ids=["blocks", "messages"],
+    ("asked", "prompts"),
+    [
+        ([{"text": "Weather"}, IMAGE, {"text": "today?"}], {"user": "Weather\ntoday?"}),
+        ([{"role": "user", "content": [{"text": "Weather"}, {"text": "today?"}]}], {"user": "Weather\ntoday?"}),
+        ([IMAGE], None),
+        ([], None),
+        (None, None),
+    ],
+    ids=["blocks", "messages", "no text", "empty", "nothing"],
 )
-def test_questions_in_blocks(recording, asked):
-    """What is asked in blocks, or in messages, is the turn's question."""
+def test_questions_in_blocks(recording, asked, prompts):
+    """What is asked in blocks, or in messages, is the turn's question; where no text is in it, there is none."""
     ask(agent(Scripted("It rains")), asked)
-    assert {"user": "Weather\ntoday?"} == recording.tree.session.turns[0].prompts
+    assert ("ok", prompts) == (recording.tree.session.status, recording.tree.session.turns[0].prompts)
 
 
 @pytest.mark.captured("strands-agents", "Agent", "parsed", added="one line", checks=("calls", "tokens"))
@@ -183,6 +222,13 @@ def test_structured_output(recording, provider):
     assert ({"rain": True}, 0, 1) == (
         decode(recording.tree.session.final_report), recording.tree.session.totals.tools_run, recording.tree.session.totals.llm_requests,
     )  # fmt: skip
+
+
+def test_structured_output_that_is_forced(recording):
+    """A model that is told to give its output by a tool has that as a parameter of the call."""
+    agent(Scripted("It rains", [("Forecast", {"rain": True})]))("Weather?", structured_output_model=Forecast)
+    asked = [recording.tree.pool.resolve(decode(op.request.payload)).get("tool_choice") for op in calls_of(recording)]
+    assert [None, {"tool": {"name": "Forecast"}}] == asked
 
 
 @pytest.mark.filterwarnings("ignore:Agent.structured_output:DeprecationWarning")
@@ -262,6 +308,19 @@ def test_a_run_that_the_program_cancels(recording):
     asking = agent(Scripted([("stop", {"at_once": True})], [("stop", {"at_once": False})]), stop)
     assert ["cancelled", "cancelled"] == [asking("Weather?").stop_reason for _ in range(2)]
     assert ["cancelled", "ok"] == [one.tree.session.status for one in recording.sessions]
+
+
+def test_a_run_that_the_program_cancels_in_an_answer(recording):
+    """A run that is ended while its model answers is cancelled, and so is the call."""
+
+    async def cancelling():
+        asking = agent(Scripted("It rains"))
+        async for event in asking.stream_async("Weather?"):
+            if "data" in event:
+                asking.cancel()
+
+    asyncio.run(cancelling())
+    assert ([("forecaster", "cancelled")], [("llm", "parrot-1", "cancelled")]) == outcome_of(recording)
 
 
 @pytest.mark.parametrize("how", ["closed", "dropped"])

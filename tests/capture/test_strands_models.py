@@ -1,6 +1,7 @@
 """Calls of models on Strands: each is recorded once, with hooks that the program does not notice and that can be taken out."""
 
 import asyncio
+import inspect
 from importlib.util import find_spec
 
 import pytest
@@ -10,7 +11,6 @@ if find_spec("strands") is None:
 
 import boto3
 import openai
-from pydantic import BaseModel
 from strands import ModelRetryStrategy, ToolContext, tool
 from strands.event_loop import event_loop
 from strands.hooks import AfterToolCallEvent
@@ -25,14 +25,28 @@ from optree._capture import instrument, uninstrument
 from optree._capture.replay import RAN_FOR, WHY
 from optree._messages import answers
 from optree._nodes import REPLAY_OF, Tokens
-from optree._tree import walk_ops, walk_sessions
+from optree._tree import walk_sessions
 from optree._values import decode
 from optree.testing import capture
 from tests.capture.calls import CHAT
-from tests.capture.conftest import outcome, survives, twice, with_hooks
+from tests.capture.conftest import broke_off_in_a_tool, outcome, stay_what_they_are, survives, twice, with_hooks
 from tests.capture.provider import AWS_EVENTS, Reply, aws_event
 from tests.capture.recordings import calls_of, ops_of
-from tests.capture.strands_programs import ASKS, CALL, RAINS, Scripted, agent, ask, asks, broken, graph_of, says, served_by, weather
+from tests.capture.strands_programs import (
+    ASKS,
+    CALL,
+    RAINS,
+    Forecast,
+    Scripted,
+    agent,
+    ask,
+    asks,
+    broken,
+    graph_of,
+    says,
+    served_by,
+    weather,
+)
 
 REFUSED = Reply({"error": {"message": "no such model", "code": "model_not_found"}}, status=404)
 LIMITED = Reply({"error": {"message": "slow down", "code": "rate_limit_exceeded"}}, status=429)
@@ -40,13 +54,13 @@ LIMITED = Reply({"error": {"message": "slow down", "code": "rate_limit_exceeded"
 
 def test_a_model_that_calls_nobody(recording):
     """A model of the program's own that calls nobody has an op of what is known: messages, answer, tokens, reasoning, once."""
-    ask(agent(Scripted([CALL], "Look.</think>It rains"), weather, system_prompt="Be brief."))
+    settings = {"temperature": 0.2, "top_p": 0.9, "max_tokens": 64, "stop_sequences": ["."], "params": {"seed": 7}}
+    ask(agent(Scripted([CALL], "Look.</think>It rains", api_key="none", **settings), weather, system_prompt="Be brief."))
     first, second = calls_of(recording)
     assert ("parrot-1", None) == (first.name, first.attributes.get("provider"))
     asked = recording.tree.pool.resolve(decode(second.request.payload))
-    assert (["user", "assistant", "user"], "Be brief.", 0.5) == (
-        [message["role"] for message in asked["messages"]], asked["system"], asked["temperature"],
-    )  # fmt: skip
+    assert (["user", "assistant", "user"], "Be brief.") == ([message["role"] for message in asked["messages"]], asked["system"])
+    assert settings == {name: value for name, value in asked.items() if name not in ("messages", "system", "tools")}
     assert "weather" == asked["tools"][0]["name"]
     assert "weather" == decode(first.response.payload)["output"]["message"]["content"][0]["toolUse"]["name"]
     assert "It rains" == decode(second.response.payload)["output"]["message"]["content"][-1]["text"]
@@ -194,6 +208,14 @@ def test_a_fault_of_ours_is_none_of_the_programs(recording, provider, monkeypatc
     survives("optree._capture.strands_runs.question_of", recording, monkeypatch, lambda: ask(agent(served_by(provider), weather)))
 
 
+def test_functions_stay_what_they_are(hooked):  # noqa: ARG001 - the hooks are there
+    """What stands in the place of a function is of its kind, and so is the stream that the program gets."""
+    stay_what_they_are("strands-agents")
+    instrument()
+    runners = [agent(Scripted("It rains")), graph_of({"look": Scripted("It rains")}), Swarm([agent(Scripted("It rains"))])]
+    assert [True] * 3 == [inspect.isasyncgen(one.stream_async("Weather?")) for one in runners]
+
+
 def test_uninstrumented_nothing_is_recorded(provider):
     """Once the hooks are taken out nothing is recorded; put in again, each call is recorded once."""
     asking = agent(served_by(provider), broken)
@@ -222,6 +244,18 @@ def test_uninstrumented_nothing_is_recorded(provider):
         ask(asking)
         uninstrument()
     assert (2, 1) == (recording.tree.session.totals.llm_requests, recording.tree.session.totals.tools_run)
+
+
+@pytest.mark.parametrize("function", [weather, broken])
+def test_switched_off_nothing_is_recorded(recording, function):
+    """While optree is switched off a program on Strands gets the same as before, and nothing is recorded."""
+
+    def run():
+        return ask(graph_of({"look": agent(Scripted([CALL], "It rains"), function)}))
+
+    expected, recorded = run(), len(recording.records)
+    optree.configure(enabled=False)
+    assert (expected, recorded) == (run(), len(recording.records))
 
 
 def test_a_run_that_is_under_way_is_ended(recording):
@@ -257,11 +291,19 @@ Agent(name="forecaster", model=model, tools=[weather], callback_handler=None)("W
 def test_a_kill_keeps_the_tree(provider, killed):
     """A program that does not name optree and is killed in a tool leaves the same tree, with what was open not ended."""
     provider.says(ASKS)
-    session = killed(PROGRAM)
-    assert ("forecaster", None) == (session.agent_id, session.ended_at)
-    ops = {op.name: op for _, _, op in walk_ops(session)}
-    assert ({"city": "Athens"}, None) == (decode(ops["weather"].request.payload), ops["weather"].ended_at)
-    assert (1, 8) == (session.totals.llm_requests, session.totals.input_tokens)
+    broke_off_in_a_tool(killed(PROGRAM), "forecaster")
+
+
+def counted(ran):
+    """Return a tool that writes down where it was asked for the weather."""
+
+    @tool
+    def weather(city: str) -> str:
+        """Tell the weather."""
+        ran.append(city)
+        return "rain"
+
+    return weather
 
 
 def replayed(provider, replies, *functions, **more):
@@ -292,11 +334,10 @@ def test_tools_in_a_replay(provider, result):
             raise result
         return dict(result) if isinstance(result, dict) else result
 
-    class Callbacks:
-        def register_hooks(self, registry):
-            registry.add_callback(AfterToolCallEvent, lambda event: told.append((event.result, repr(event.exception))))
+    def after(event: AfterToolCallEvent):
+        told.append((event.result, repr(event.exception)))
 
-    again = replayed(provider, [ASKS, RAINS], plain, hooks=[Callbacks()])
+    again = replayed(provider, [ASKS, RAINS], plain, hooks=[after])
     assert (["Athens"], 2, told[0]) == (ran, len(told), told[1])
     assert ["test-1:1.2"] == [op.attributes[REPLAY_OF] for op in ops_of(again, "weather")]
 
@@ -304,28 +345,14 @@ def test_tools_in_a_replay(provider, result):
 @pytest.mark.usefixtures("hooked")
 def test_a_tool_that_is_called_again_in_a_replay(provider):
     """A tool that a callback has called again gets its result each time, and does not run."""
-    ran = []
+    ran, tries = [], []
 
-    @tool(name="weather")
-    def counted(city: str) -> str:
-        """Tell the weather."""
-        ran.append(city)
-        return "rain"
+    def again(event: AfterToolCallEvent):
+        tries.append(event)
+        event.retry = len(tries) % 2 == 1
 
-    class Callbacks:
-        def __init__(self):
-            self.tries = 0
-
-        def register_hooks(self, registry):
-            registry.add_callback(AfterToolCallEvent, self.again)
-
-        def again(self, event):
-            self.tries += 1
-            event.retry = self.tries % 2 == 1
-
-    callbacks = Callbacks()
-    replayed(provider, [ASKS, RAINS], counted, hooks=[callbacks])
-    assert (["Athens"] * 2, 4) == (ran, callbacks.tries)
+    replayed(provider, [ASKS, RAINS], counted(ran), hooks=[again])
+    assert (["Athens"] * 2, 4) == (ran, len(tries))
 
 
 @pytest.mark.usefixtures("hooked")
@@ -352,15 +379,9 @@ def test_hand_offs_and_agents_in_a_replay(provider):
     """In a replay a swarm hands over as it did, and agents that are called as tools run, with their tools' results."""
     ran = []
 
-    @tool(name="weather")
-    def counted(city: str) -> str:
-        """Tell the weather."""
-        ran.append(city)
-        return "rain"
-
     def run():
         model = served_by(provider)
-        scout = agent(model, counted, name="scout", description="looks out")
+        scout = agent(model, counted(ran), name="scout", description="looks out")
         swarm = Swarm([agent(model, scout, name="triage"), agent(model, name="billing")], id="desk")
         return ask(swarm)
 
@@ -372,12 +393,6 @@ def test_hand_offs_and_agents_in_a_replay(provider):
     assert (expected, ["Athens"]) == (found, ran)
     assert "billing: Paid" in found
     assert [(op.path, op.name, op.status) for op in ops_of(recorded)] == [(op.path, op.name, op.status) for op in ops_of(again)]
-
-
-class Forecast(BaseModel):
-    """The weather."""
-
-    rain: bool
 
 
 @pytest.mark.usefixtures("hooked")

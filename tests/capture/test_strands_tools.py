@@ -17,12 +17,13 @@ from strands.hooks import (
     BeforeToolCallEvent,
 )
 from strands.middleware import ExecuteToolStage
-from strands.tools.executors import SequentialToolExecutor
+from strands.tools.executors import ConcurrentToolExecutor, SequentialToolExecutor
 from strands.tools.mcp import MCPClient
 
 import optree
 from optree._capture.program import program_name
 from optree._values import decode
+from tests.capture.conftest import CREDENTIALS, KEY, credentials_in
 from tests.capture.recordings import calls_of, ops_of
 from tests.capture.strands_programs import ASKS, CALL, RAINS, Scripted, agent, ask, asks, broken, outcome_of, served_by, weather
 
@@ -66,6 +67,19 @@ def test_tools_that_say_that_they_failed(recording):
     assert ("failed", "Exception: Unknown tool: nowhere") == (unknown.status, unknown.error)
 
 
+def test_a_tool_with_messages(recording):
+    """A tool's argument that is named as the messages of a call are is an argument."""
+
+    @tool
+    def post(messages: list) -> str:
+        """Post them."""
+        return f"posted {len(messages)}"
+
+    ask(agent(Scripted([("post", {"messages": ["rain"]})], "It rains"), post))
+    [op] = ops_of(recording, "post")
+    assert ({"arguments": {"messages": ["rain"]}}, "posted 1") == (decode(op.request.payload), decode(op.response.payload))
+
+
 @pytest.mark.captured("strands-agents", "Agent", "tools", "at once", added="one line", checks="tools")
 def test_tools_at_once(recording, provider):
     """Tools that run at once, in threads, are siblings, each with what is recorded in it."""
@@ -86,6 +100,25 @@ def test_tools_at_once(recording, provider):
     assert {city: f"rain in {city}" for city in cities} == {city: decode(op.response.payload) for city, op in found.items()}
     assert [found[city].path for city in cities] == [ops_of(recording, f"thermometer {city}")[0].parent_op for city in cities]
     assert [None] * 3 == [op.parent_op for op in found.values()]
+
+
+@pytest.mark.parametrize("error", [None, ConnectionError(f"refused {KEY}")])
+def test_credentials_are_not_kept(saved, error):
+    """No credential of a question, a prompt, a tool's arguments, result or error, or an answer is saved; the program gets its own."""
+    given = []
+
+    @tool
+    def login(api_key: str, headers: dict) -> str:
+        """Log in."""
+        given.append({"api_key": api_key, "headers": headers})
+        if error is not None:
+            raise error
+        return f"welcome {KEY}"
+
+    asking = agent(Scripted([("login", CREDENTIALS)], f"Keep {KEY}"), login, system_prompt=f"Use {KEY}")
+    answer = ask(asking, f"Log in with {KEY}")
+    assert ([CREDENTIALS], f"Keep {KEY}") == (given, answer)
+    assert ([], True) == credentials_in(saved())
 
 
 def test_tools_one_by_one(recording):
@@ -183,7 +216,8 @@ def test_an_agent_that_waits_for_an_answer(recording):
     assert "interrupt" == result.stop_reason
     session, [op] = recording.tree.session, ops_of(recording, "pay")
     assert ("ok", "interrupt", "ok", None) == (session.status, session.attributes["stop_reason"], op.status, op.response)
-    assert ["waits for an answer: approval"] == [log.message for log in op.logs]
+    assert [("waits for an answer: approval", {"reason": "much"})] == [(log.message, decode(log.details)) for log in op.logs]
+    assert not session.final_report
     asking([{"interruptResponse": {"interruptId": result.interrupts[0].id, "response": "yes"}}])
     later = recording.sessions[1].tree.session
     assert ({"user": "yes"}, ["pay", "parrot-1"], "paid: yes") == (
@@ -215,15 +249,31 @@ def test_a_tool_whose_pieces_are_left(recording, how):
     assert ([("forecaster", "cancelled")], [("llm", "parrot-1", "ok"), ("tool", "pieces", "cancelled")]) == outcome_of(recording)
 
 
+@pytest.mark.parametrize("executor", [ConcurrentToolExecutor, SequentialToolExecutor])
 @pytest.mark.parametrize("at_most", [1, 4])
-def test_tools_in_the_background(recording, at_most):
+def test_tools_in_the_background(recording, at_most, executor):
     """A tool that goes on beside its agent is one op until it has its result, with what it records; those that wait for others too."""
-    config = {"always": ["weather"], "max_concurrency": at_most}
-    ask(agent(Scripted([CALL, ("weather", {"city": "Rome"})], "It rains", "All rain"), weather, background_tasks=config))
+    config = {"background_tasks": {"always": ["weather"], "max_concurrency": at_most}, "tool_executor": executor()}
+    ask(agent(Scripted([CALL, ("weather", {"city": "Rome"})], "It rains", "All rain"), weather, **config))
     found = {decode(op.request.payload)["city"]: op for op in ops_of(recording, "weather")}
     assert {"Athens": "rain in Athens", "Rome": "rain in Rome"} == {city: decode(op.response.payload) for city, op in found.items()}
     assert sorted(op.path for op in found.values()) == sorted(op.parent_op for op in ops_of(recording, "thermometer"))
-    assert {(None, "ok")} == {(op.parent_op, op.status) for op in calls_of(recording)}
+    assert {(None, "ok")} == {(op.parent_op, op.status) for op in (*calls_of(recording), *found.values())}
+    assert [{}] * 2 == [op.attributes for op in found.values()]
+
+
+def test_a_tool_in_the_background_that_waits_for_an_answer(recording):
+    """A tool in the background that interrupts its run to ask somebody is in order, and says so."""
+
+    @tool(context=True)
+    def pay(tool_context: ToolContext) -> str:
+        """Pay."""
+        return f"paid: {tool_context.interrupt('approval', reason='much')}"
+
+    asking = agent(Scripted([("pay", {})], "Done", "All done"), pay, background_tasks={"always": ["pay"]})
+    assert "interrupt" == asking("Pay!").stop_reason
+    [op] = ops_of(recording, "pay")
+    assert ("ok", None, ["waits for an answer: approval"]) == (op.status, op.response, [log.message for log in op.logs])
 
 
 @pytest.mark.parametrize("error", [ConnectionError("no line"), None])
