@@ -401,6 +401,11 @@ GIVEN = {
     ),
     "[[ ## password ## ]]\nhunter2\n\n[[ ## city ## ]]\nx": "[[ ## password ## ]]\n[REDACTED]\n\n[[ ## city ## ]]\nx",
     "[[ ## city ## ]]\nx\n\n[[ ## api_key ## ]]\na b\nc": "[[ ## city ## ]]\nx\n\n[[ ## api_key ## ]]\n[REDACTED]",
+    "[[ ## password ## ]]\nhunter2\n[[ ## answer ## ]]\nFour": "[[ ## password ## ]]\n[REDACTED]\n[[ ## answer ## ]]\nFour",
+    "[[ ## secret ## ]]\n\nline one\n\nhunter2\n\n[[ ## c ## ]]\nx": "[[ ## secret ## ]]\n\n[REDACTED]\n\n[[ ## c ## ]]\nx",
+    "[[ ## password ## ]] \nhunter2\n\nRespond with the corresponding output fields, starting with `[[ ## answer ## ]]`.": (
+        "[[ ## password ## ]] \n[REDACTED]\n\nRespond with the corresponding output fields, starting with `[[ ## answer ## ]]`."
+    ),
     '{"a": "[[ ## auth ## ]]\\na b\\n\\n[[ ## c ## ]]\\nx"}': '{"a": "[[ ## auth ## ]]\\n[REDACTED]\\n\\n[[ ## c ## ]]\\nx"}',
     '{"a": "[[ ## password ## ]]\\nhunter2", "x": 1}': '{"a": "[[ ## password ## ]]\\n[REDACTED]", "x": 1}',
     '{\\"k\\": \\"AyM1SysPpbyDfgZld3umj1qzKObwVMko\\", \\"kty\\": \\"oct\\"}': ('{\\"k\\": \\"[REDACTED]\\", \\"kty\\": \\"oct\\"}'),
@@ -523,6 +528,9 @@ HARMLESS = (
     '<input type="password" name="p" value="">',
     "[[ ## password ## ]]\n{password}\n\n[[ ## answer ## ]]\n{answer}",
     "[[ ## password ## ]]\n\n\n[[ ## answer ## ]]\nx",
+    *(f"[[ ## password ## ]]\n{one}\n[[ ## answer ## ]]\nx" for one in ("", "None", "True", "<password>", "{{password}}", "${password}")),
+    "[[ ## api_key ## ]]\nNot supplied for this particular example.\n\n[[ ## answer ## ]]\nx",
+    "[[ ## password ## ]]\n{password}        # note: the value you produce must be a single str value\n\n[[ ## completed ## ]]",
     "the field `[[ ## password ## ]]`, then the marker for `[[ ## completed ## ]]`.",
     "[[ ## token ## ]]\nParis\n\n[[ ## completed ## ]]",
 )

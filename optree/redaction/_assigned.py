@@ -9,6 +9,7 @@ from typing import NamedTuple, cast
 
 from optree._patterns import Pattern
 from optree.redaction._extent import (
+    FIELD,
     NEAR,
     QUOTE,
     REDACTED,
@@ -67,8 +68,8 @@ _ENDS_QUOTE = Pattern(r"[ \t]{0,4}(?:[)\],};+%]|\.format|\r?\n|$)")
 _IN_CELL = Pattern(r"\|[^|\n]{0,64}$")
 _END_OF_CELL = Pattern(r"`?[ \t]{0,64}\|")
 _USER = Pattern(r"[\"'](?:user|user_?name|login|email|uid)\\{0,15}[\"']\s{0,8}:", re.IGNORECASE)
-_FIELD = Pattern(r"\[\[ ## ([A-Za-z0-9_-]{2,128}+) ## \]\](\r?\n|(?:\\{1,15}r)?\\{1,15}n)(?!\2|\{\1\}|\Z)")
-"""A field of a prompt that has a value, and is not only shown with a placeholder."""
+_FIELD = Pattern(r"\[\[ ## ([A-Za-z0-9_-]{2,128}+) ## \]\][ \t]{0,8}(\r?\n|(?:\\{1,15}r)?\\{1,15}n)")
+"""The heading of a field in a prompt."""
 _PRIVATE = Pattern(r"(\\{0,15}[\"'])(?:d|p|q|dp|dq|qi|k)\1\s{0,8}:\s{0,8}\1([\w-]{8,})\1")
 """Private members of a JSON Web Key (RFC 7518, 6)."""
 _KEY = 8192
@@ -94,7 +95,7 @@ _PATH = Pattern(r"(?:^|[\s\"'`:=(\[])(?:~|\.{1,2})?/(?:[\w.+-]+/)*$")
 _FURTHER = Pattern(r"[ \t][A-Za-z\[]")
 
 
-OPENERS = ("--", "<", "[[ ## ", "define ", "define\t", "setenv ", "setenv\t", "setx ", "setx\t", "ENV ", "ENV\t")
+OPENERS = ("--", "<", FIELD, "define ", "define\t", "setenv ", "setenv\t", "setx ", "setx\t", "ENV ", "ENV\t")
 """Behind one of these a name may have a value without a sign: a flag, an attribute of a tag, a field of a prompt, a definition."""
 
 
@@ -326,11 +327,11 @@ def _pairs(text: str, is_secret: Callable[[str], bool]) -> Iterator[Credential]:
 def _fields(text: str, is_secret: Callable[[str], bool]) -> Iterator[Credential]:
     """Yield the values of fields in a prompt as DSPy writes it."""
     until = 0
-    for match in _FIELD.finditer(text) if "[[ ## " in text else ():
+    for match in _FIELD.finditer(text) if FIELD in text else ():
         if match.start() < until or not is_secret(match[1]):
             continue
         credential = field(text, match.end(), match.start(), match[2])
-        if not is_other(match[1], text[credential.start : credential.stop]):
+        if credential is not None and not is_other(match[1], text[credential.start : credential.stop]):
             until = credential.stop
             yield credential
 

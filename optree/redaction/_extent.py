@@ -75,6 +75,13 @@ _REFERENCE = Pattern(r"\$(?:\W|\d?$|[A-Z_][A-Z0-9_]*(?![\w!#%^*+])|[a-z_][A-Za-z
 _PLACEHOLDERS = frozenset(
     ("any", "bool", "bytes", "int", "none", "null", "optional", "required", "str", "string", "true", "false", "undefined")
 )
+FIELD = "[[ ## "
+_BEHIND_FIELDS = "Respond with the corresponding output field"
+_NO_VALUE = Pattern(
+    r"(?:\{{1,2}[^{}\n]{0,128}\}{1,2}|\$\{[^{}\n]{0,128}\}|<[^<>\n]{0,128}>)(?=\s|\\|$)"
+    r"|(?:None|[Nn]ull|[Tt]rue|[Ff]alse|Not supplied for this particular example\.)$"
+)
+"""A placeholder, a note behind which may follow, or what is no credential."""
 _DIRECTORY = Pattern(r"(?:~|[A-Za-z]:)?(?:[/\\]+[\w.@+~-]+){2,}[/\\]?|~?(?:/[a-z_.-]*)?")
 _TEXT_TOKEN = Pattern(r"(?:[\W_ĠĊ]|\\{1,15}(?:[nrt]|u[0-9a-fA-F]{4})){0,4}(?:[A-Z]?[^\W\d_A-Z]{0,15}|[A-Z]{1,8}|\d{1,3})[\W_]{0,4}")
 _FETCHED = ("include", "omit", "same-origin")
@@ -210,12 +217,25 @@ def _block(text: str, start: int, begun: int, own: int, newline: str, slashes: i
     return Credential(start, limit if at < limit else stop, REDACTED, begun, not slashes)
 
 
-def field(text: str, at: int, begun: int, newline: str) -> Credential:
-    """Return a value that is followed by an empty line; in a text inside JSON, where a *newline* is escaped, it ends with that at last."""
+def field(text: str, at: int, begun: int, newline: str) -> Credential | None:
+    """Return the value of a field in a prompt as DSPy writes it, up to the next field or what is said behind the last; None without one.
+
+    In a text inside JSON, where a *newline* is escaped, it ends with that at last.
+    """
     slashes = newline.count("\\", newline.find("r") + 1)
     limit = at + closing(text[at : at + _LONGEST_BLOCK], 0, slashes - 1, '"') if slashes else len(text)
-    stop = text.find(newline * 2, at, limit)
-    return Credential(at, limit if stop < 0 else stop, REDACTED, begun, stop < 0 and not slashes)
+    further = text.find(FIELD, at, limit)
+    stop = limit if further < 0 else further
+    if (told := text.find(_BEHIND_FIELDS, at, stop)) >= 0:
+        stop = told
+    is_open = stop == limit
+    while text.endswith((newline, " "), at, stop):
+        stop -= len(newline) if text.endswith(newline, at, stop) else 1
+    while text.startswith(newline, at, stop):
+        at += len(newline)
+    if at == stop or _NO_VALUE.match(text, at, stop) is not None:
+        return None
+    return Credential(at, stop, REDACTED, begun, is_open and not slashes)
 
 
 def looks_random(value: str) -> bool:

@@ -312,7 +312,7 @@ def test_secrets_in_a_stream(sample):
     [
         ('"password":\n  "hunter2correct"\n', f'"password":\n  "{REDACTED}"\n'),
         ('("password",\n "hunter2correct")\n', f'("password",\n "{REDACTED}")\n'),
-        ("[[ ## password ## ]]\nhunter2\n", f"[[ ## password ## ]]\n{REDACTED}"),
+        ("[[ ## password ## ]]\nhunter2\n", f"[[ ## password ## ]]\n{REDACTED}\n"),
         ("<password>\nhunter2correct</password>\n", f"<password>{REDACTED}</password>\n"),
     ],
 )
