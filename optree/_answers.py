@@ -177,15 +177,15 @@ class Assembly:
         if is_object(response := event.get("response")):
             self.answer |= response
             self.answer["output"] = response.get("output") or items
-        elif kind == "response.output_item.done" or (kind == "response.output_item.added" and event["item"]["type"] == "function_call"):
-            _at(items, event.get("output_index", len(items)), {}).update(event["item"])
+        elif kind == "response.output_item.done":
+            _at(items, event.get("output_index", len(items)), {})
+            items[event.get("output_index", -1)] = event["item"]
         delta = event.get("delta")
         if not isinstance(delta, str):
             return Piece()
-        if kind == "response.function_call_arguments.delta":
-            _append(_at(items, event.get("output_index", -1), {}), "arguments", delta)
-        is_thought = kind.startswith("response.reasoning")
-        return Piece(thought=delta) if is_thought else Piece(text=delta if kind.endswith(_TEXT_DELTAS) else "")
+        if kind.startswith("response.reasoning"):
+            return Piece(thought=delta)
+        return Piece(text=delta) if kind.endswith(_TEXT_DELTAS) else Piece()
 
     def _anthropic(self, event: dict[str, Any]) -> Piece | None:
         """Take an event of Anthropic's messages."""

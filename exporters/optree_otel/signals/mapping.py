@@ -40,8 +40,8 @@ OTHER: Final = "_OTHER"
 """What the conventions call an error of no known type."""
 _TYPE = re.compile(r"(?:[a-z_]\w*\.)*[A-Z]\w*(?=:|$)")
 _PARAMETERS = {name: key for key, (name, _) in reversed(names.REQUEST.items())}
-_ERROR_BODY = ("error.body", "error.body.type")
-"""The attributes of an op that have all that a provider said of its failure, which is content."""
+_CONTENT = ("error.body", "error.body.type", "response.tool_calls")
+"""The attributes of an op that are content: all that a provider said of its failure, and function calls of an answer that broke off."""
 _INPUT = (names.INPUT_MESSAGES, names.TOOL_ARGUMENTS)
 _OUTPUT = (names.OUTPUT_MESSAGES, names.TOOL_RESULT)
 
@@ -53,7 +53,7 @@ def op_span(op: OperationNode, scope: SpanScope, *, end: float | None = None) ->
     session = scope.session
     own: dict[str, Any] = {} if op.attributes_json is UNSET else attributes_of(op.attributes_json)
     if own and not scope.content:
-        for name in _ERROR_BODY:
+        for name in _CONTENT:
             own.pop(name, None)
     attributes: list[Attribute] = [
         (names.PATH, op.path),

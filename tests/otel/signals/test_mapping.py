@@ -381,6 +381,14 @@ def test_what_a_provider_said_of_a_failure_is_content(content):
     assert "sk-proj" not in str(found)
 
 
+@pytest.mark.parametrize("content", [False, True])
+def test_function_calls_of_an_answer_that_broke_off_are_content(content):
+    """What was asked of tools when an answer broke off is in a span with content alone, as their arguments are."""
+    calls = [{"id": "call-1", "name": "send", "arguments": '{"body": "private'}]
+    found = told(one_op(status="failed", attributes={"response.tool_calls": calls}, content=content))
+    assert content == ("private" in str(found))
+
+
 @pytest.mark.parametrize(
     ("error", "kept"),
     [
