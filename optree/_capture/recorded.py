@@ -124,6 +124,17 @@ def why_unusable(call: RecordedCall) -> str:
     return f"the call at {call} was broken off when it was recorded"
 
 
+def is_answered(call: RecordedCall) -> bool:
+    """Tell whether a call ended with an answer, or a failure, that can be given again, or is a tool's that can run again."""
+    node = call.node
+    if node.kind == "tool":
+        found = result_of(call, is_stream=False)
+        return found.runs if isinstance(found, Lost) else True
+    if node.response is not None and node.response.truncated and not node.response.partial:
+        return False
+    return node.status in ("ok", "failed") or (node.status == "cancelled" and node.response is not None)
+
+
 class Lost(NamedTuple):
     """Why a recorded result cannot be given, and whether the tool runs then."""
 

@@ -25,6 +25,7 @@ from optree._capture.recorded import (
     RecordedCalls,
     first_difference,
     found_in,
+    is_answered,
     key_of_event,
     place_of,
     request_of,
@@ -122,6 +123,15 @@ class Replay:
         calls = sorted([*self._left, *self._tools], key=lambda call: call.node.started_at)
         ahead = takewhile(lambda call: call is not point, calls)
         return all(call.node.attributes.get(PROTOCOL) != OVER_WEBSOCKET for call in ahead)
+
+    def breaks_off_at(self) -> RecordedCall | None:
+        """Return the first call that a replay can give no answer; where each has one, the first that had not ended; None if there is none.
+
+        A tool within which others were called runs anyway.
+        """
+        calls = sorted([*self._left, *self._tools], key=lambda call: call.node.started_at)
+        lost = (call for call in calls if not call.inside and not is_answered(call))
+        return next(lost, None) or next((call for call in calls if call.node.status in (None, "interrupted")), None)
 
     def not_made(self, trees: Iterable[Tree]) -> list[RecordedCall]:
         """Return what is left but for the calls in some trees: those that got answers, and those that were made again."""

@@ -123,7 +123,7 @@ def export(
     until = monotonic() + timeout
     with working(f"sending to {sender.endpoint}", len(wanted)) as step, _waiting(sender, timeout):
         for txn in wanted:
-            delivery = _sent(txn, where, sender, until, again=again, all_pending=all_pending)
+            delivery = _sent(txn, where, sender, until, again=again, all_pending=all_pending, whole_run=whole_run)
             reports += [delivery] if delivery is not None else []
             step()
     problems = sender.problems()
@@ -213,7 +213,9 @@ def _check(txns: list[str] | None, *, all_pending: bool, any_destination: bool, 
         raise SetupError("--again wants the sessions named: optree export TXN --again")
 
 
-def _sent(txn: str, where: Directory, sender: Resender, until: float, *, again: bool, all_pending: bool) -> Delivery | None:
+def _sent(
+    txn: str, where: Directory, sender: Resender, until: float, *, again: bool, all_pending: bool, whole_run: bool
+) -> Delivery | None:
     """Return what became of one session; None of a pending one that its own process sends, or that is gone. A named one may raise."""
     if all_pending and is_running(where.live(txn)):
         return None
@@ -232,7 +234,10 @@ def _sent(txn: str, where: Directory, sender: Resender, until: float, *, again: 
             raise
         return Delivery(txn, whole=False, said=str(error))
     if live is not None and is_running(live):
-        raise BusyError(f"session {loaded.txn} is running; export it when it has ended, or run it mirrored: optree run --otel URL -- CMD")
+        why = f"session {loaded.txn} is running; export it when it has ended, or run it mirrored: optree run --otel URL -- CMD"
+        if not whole_run:
+            raise BusyError(why)
+        return Delivery(loaded.txn, whole=False, said=why)
     return sender.send(loaded, where, again=again, until=until)
 
 

@@ -30,12 +30,12 @@ from optree._cli.sessions import Row, State, is_auto, open_session, resume_of, r
 from optree._nodes import OperationNode, SessionNode, TurnNode
 from optree._store.directory import Directory
 from optree._store.recovery import Loaded
-from optree._store.runs import MOST_LOOKED_AT, was_auto
+from optree._store.runs import MOST_LOOKED_AT, load_run, was_auto
 from optree._tree.path import Path
 from optree._tree.text import duration, format_totals, format_tree, seen_of, took
-from optree._tree.walk import walk_ops
 from optree._values import decode
 from optree._visible import coloured, one_line
+from optree.errors import OptreeError
 from optree.redaction import redact
 
 DAMAGED = 3
@@ -107,7 +107,7 @@ def _show(loaded: Loaded, live: FilePath | None, others: list[Row], where: Direc
     else:
         lines.append(f"{'continue it' if state == 'ended' else 'go on'} with: {resume_of(loaded, where)}")
     if (fork := _fork_of(loaded, state, where)) is not None:
-        lines.append(f"or begin anew with what was answered before it broke off: {fork}")
+        lines.append(f"or begin anew, with the answers of all calls that began before the one that broke off: {fork}")
     if others:
         count = "1 more session" if len(others) == 1 else f"{len(others):,} more sessions"
         lines.append(f"of its run {count} did not end; a program goes on with one, and begins others anew:")
@@ -129,18 +129,22 @@ def _going_on(loaded: Loaded) -> list[SessionNode | TurnNode | OperationNode]:
 
 
 def _fork_of(loaded: Loaded, state: State, where: Directory) -> str | None:
-    """Return the command that runs a program again which knows nothing of optree, with all answers up to the call that broke off."""
-    from optree._capture.replay import OVER_WEBSOCKET, PROTOCOL
+    """Return the command that runs a program again which knows nothing of optree, with the answers of calls before the one that broke off.
 
-    calls = [node for node in loaded.open_nodes() if isinstance(node, OperationNode) and node.kind in ("llm", "tool")]
-    calls = [call for call in calls if not any(other.path.startswith(f"{call.path}.") for other in calls)]
-    if state != "interrupted" or not calls or not is_auto(loaded):
+    None where there is no such call, or answers ahead of it came over a websocket: a fork gives none of these.
+    """
+    if state != "interrupted" or not is_auto(loaded):
         return None
-    first = min(calls, key=lambda call: call.started_at)
-    ahead = [op for _, _, op in walk_ops(loaded.session) if op.started_at < first.started_at]
-    if any(op.attributes.get(PROTOCOL) == OVER_WEBSOCKET for op in ahead):
-        return None  # a fork gives no answers over websockets
-    return command_line(["optree", "fork", loaded.txn, "--at", first.path, *flags(where), "--", "CMD"])
+    from optree._capture.replay import Replay
+
+    try:
+        recorded = Replay({txn: one.tree for txn, one in load_run(loaded.txn, where).items()})
+    except OptreeError:  # a file of another place, or a damaged session of the run: what is asked for is shown
+        return None
+    point = recorded.breaks_off_at()
+    if point is None or not recorded.forks_at(point):
+        return None
+    return command_line(["optree", "fork", point.txn, "--at", point.node.path, *flags(where), "--", "CMD"])
 
 
 def _last_state(node: SessionNode | TurnNode | OperationNode, style: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from heapq import merge
 from operator import itemgetter
@@ -21,7 +22,7 @@ from optree._cli.screen import complain, flush, json_line, write
 from optree._cli.sessions import OpenedRun, find_node, open_run, open_session, resume_of, say_lost, say_run
 from optree._cli.sums import DAMAGED
 from optree._console import Line, LineOptions, LineRenderer
-from optree._nodes import Severity
+from optree._nodes import SessionNode, Severity
 from optree._store.descriptors import open_regular
 from optree._store.directory import Directory, journals
 from optree._store.lock import is_running
@@ -30,7 +31,7 @@ from optree._store.recovery import Loaded
 from optree._tree.path import Path as NodePath
 from optree._tree.unfold import unfold
 from optree._visible import coloured
-from optree.errors import FormatError, SetupError
+from optree.errors import FormatError, NotFoundError, SetupError
 
 POLL_SECONDS = 0.05
 
@@ -154,6 +155,8 @@ def logs(
 
 def _show_run(run: OpenedRun, wanted: _Wanted, *, as_json: bool) -> None:
     """Print the lines of all sessions of a run, one after another by their time."""
+    if wanted.path:
+        _check_in_one([loaded.session for loaded, _ in run.sessions], wanted.path)
     every = list[Iterator[tuple[float, str]]]()
     for loaded, _ in run.sessions:
         say_lost(loaded)
@@ -163,6 +166,16 @@ def _show_run(run: OpenedRun, wanted: _Wanted, *, as_json: bool) -> None:
     flush()
     if not run.is_whole:
         raise typer.Exit(DAMAGED)
+
+
+def _check_in_one(sessions: list[SessionNode], path: str) -> None:
+    """Raise `NotFoundError` unless one of the sessions has a node at that path."""
+    for session in sessions[:-1]:
+        with suppress(NotFoundError):
+            find_node(session, path)
+            return
+    for session in sessions[-1:]:
+        find_node(session, path)
 
 
 def _follow(printer: _Printer, loaded: Loaded, live: Path, where: Directory) -> None:

@@ -49,19 +49,34 @@ Key = Callable[[SumLine], str]
 
 @dataclass(slots=True)
 class Sum:
-    """What some entries come to: *totals*, the money exactly, and of how many calls of models that were answered nobody told tokens."""
+    """What some entries come to: *totals*, and the money exactly."""
 
     calls: int = 0
-    unknown_tokens: int = 0
     pico_dollars: int = 0
     totals: Totals = field(default_factory=Totals)
+    _untold: set[str] = field(default_factory=set[str])
+    _told: str = ""
 
     def add(self, entry: AccountingEntry) -> None:
         """Add one entry."""
         self.calls += not entry.retried
-        self.unknown_tokens += _has_unknown_tokens(entry)
+        self._note_tokens(entry)
         self.pico_dollars += pico(entry.cost_usd or 0.0)
         add_entry(self.totals, entry)
+
+    def _note_tokens(self, entry: AccountingEntry) -> None:
+        """Note the op of a model's answer whose tokens nobody told: no failure, replay or credit, and no second entry for it has them."""
+        op = entry.id.partition("#")[0] or f"#{self.calls}"
+        if entry.tokens != _NO_TOKENS:
+            self._told = op
+            self._untold.discard(op)
+        elif entry.type == "llm" and entry.status == "ok" and entry.replay_of is None and (entry.cost_usd or 0.0) >= 0 and op != self._told:
+            self._untold.add(op)
+
+    @property
+    def unknown_tokens(self) -> int:
+        """How many calls of models were answered whose tokens nobody told, or told as none."""
+        return len(self._untold)
 
     @property
     def failed(self) -> int:
@@ -81,12 +96,6 @@ class Sum:
         tokens = (totals.all_input_tokens, totals.cache_read_input_tokens, totals.cache_write_input_tokens, totals.output_tokens)
         cost = cost_cell(self.pico_dollars, totals.known_costs, totals.unknown_costs)
         return (*(f"{count:,}" for count in (self.calls, self.failed, *tokens)), cost)
-
-
-def _has_unknown_tokens(entry: AccountingEntry) -> bool:
-    """Tell whether an entry is of a model's answer whose tokens nobody told: no failure, replay or credit."""
-    is_answer = entry.type == "llm" and entry.status == "ok" and entry.replay_of is None and (entry.cost_usd or 0.0) >= 0
-    return is_answer and entry.tokens == _NO_TOKENS
 
 
 def read_ledger(where: Directory) -> Book:

@@ -127,13 +127,58 @@ def test_a_fork_where_a_kill_broke_off(line, provider):
     line("run", "--auto", "--", *command, code=137)
     [txn] = line.txns() - set(line.recorded)
     fork = f"optree fork {txn} --at 1.2 -- CMD"
-    assert f"\nor begin anew with what was answered before it broke off: {fork}\n" in line.read("load", txn).stdout
+    assert (
+        f"\nor begin anew, with the answers of all calls that began before the one that broke off: {fork}\n"
+        in line.read("load", txn).stdout
+    )
     assert [fork, None] == [line.json("load", one)["fork"] for one in (txn, line.first)]
     (line.folder / "kill").unlink()
     provider.says(CHAT)
     run = line("fork", txn, "--at", "1.2", "--", *command)
     assert ("It rains\n", 2) == (run.stdout, len(provider.requests))
     assert f"1 of 1 calls of models were answered as in {txn}; " in run.stderr
+
+
+WITHIN = """
+import os, pathlib, sys
+import httpx
+import optree
+
+@optree.tool
+def last(city):
+    if pathlib.Path("kill").exists() and city == "Rome":
+        os.kill(os.getpid(), 9)
+
+@optree.tool
+def outer(city):
+    client.post("/v1/chat/completions", json={"model": "gpt-5", "messages": [{"role": "user", "content": city}]})
+    last(city)
+
+@optree.session
+def agent(cities):
+    with optree.turn(user=cities[0]):
+        if cities[1:]:
+            agent(cities[1:])
+        outer(cities[0])
+
+client = httpx.Client(base_url=sys.argv[1])
+agent(["Rome", "Oslo"])
+"""
+
+
+def test_a_fork_where_a_kill_broke_off_a_tool_within_another(line, provider):
+    """The fork is at the call that broke off, not at the tool around it: what was answered within that is not asked again."""
+    line.agent.write_text(WITHIN)
+    (line.folder / "kill").touch()
+    line("run", "--auto", "--", sys.executable, "agent.py", provider.url, code=137)
+    [txn] = line.txns() - set(line.recorded)
+    found = load(txn, Directory.of(line.base))
+    [broken] = [op for _, _, op in walk_ops(found.session) if (op.name, op.ended_at) == ("last", None)]
+    fork = line.json("load", txn)["fork"]
+    assert (f"optree fork {txn} --at {broken.path} -- CMD", 2) == (fork, len(provider.requests))
+    (line.folder / "kill").unlink()
+    line(*fork.split()[1:-1], sys.executable, "agent.py", provider.url)
+    assert 2 == len(provider.requests)
 
 
 def test_one_session_alone(line, provider):

@@ -48,7 +48,16 @@ def test_tokens_that_nobody_told(optree):
     entries = [
         {"timestamp": 1e12 + number, "type": "llm", "agentId": "a", "provider": "p", "model": "m", "status": "ok"} | more
         for number, more in enumerate(
-            [{}, {"costUsd": 0.5}, TOKENS, {"costUsd": -0.5}, {"status": "failed"}, {"replayOf": "t:1.1"}, {"type": "tool"}]
+            [
+                {},
+                {"id": "t:1.1#1", "costUsd": 0.5},
+                {"id": "t:1.2#1", **TOKENS},
+                {"id": "t:1.2#2", "costUsd": 0.5},
+                {"costUsd": -0.5},
+                {"status": "failed"},
+                {"replayOf": "t:1.1"},
+                {"type": "tool"},
+            ]
         )
     ]
     write_ledger(optree, entries)

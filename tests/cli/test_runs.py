@@ -113,6 +113,7 @@ def test_the_lines_of_a_run(killed):
     expected = {f"[txn:{killed.of[agent]}] [path:1.1] {agent} [VRB] ← llm p:m" for agent in "abc"}
     assert expected == {line.rpartition(": ")[0] for line in shown}
     assert "leave one out" in killed.read("logs", "last", "--run", "--follow", code=2).stderr
+    assert "no node 9.9 in session" in killed.read("logs", "last", "--run", "--path", "9.9", code=1).stderr
 
 
 def test_the_files_of_a_run(ended):
