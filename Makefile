@@ -111,8 +111,8 @@ interrupts: $(VENV)/has-test ## raise out of a signal's handler wherever Python 
 	@OPTREE_PURE=1 $(PY) -m tests.interrupts --signals 100000
 	@$(PY) -m tests.interrupts --signals 100000
 
-canaries: $(VENV)/has-otel $(VENV)/has-test ## credentials of every kind in every field, looked for in every output
-	@OPTREE_CANARIES=all $(PY) -m pytest -q -s tests/security/test_canaries.py
+canaries: $(VENV)/has-otel $(VENV)/has-test ## credentials of every kind in every field, looked for in every output; and the time of hostile texts
+	@OPTREE_CANARIES=all $(PY) -m pytest -q -s tests/security/test_canaries.py tests/redaction
 
 clean: ## remove what the other targets made
 	@rm -rf $(VENV) .venv-bootstrap .venv-phoenix .venv-mlflow .venv-adk .venv-crewai .venv-frameworks .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build

@@ -1,3 +1,4 @@
+import os
 import re
 from functools import partial
 from importlib import import_module
@@ -444,9 +445,9 @@ def test_time_grows_with_the_text(piece):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", ["", '{"password": "', "-----BEGIN PRIVATE KEY-----"])
-@pytest.mark.parametrize("piece", HOSTILE)
+@pytest.mark.parametrize("piece", HOSTILE if os.environ.get("OPTREE_CANARIES") == "all" else HOSTILE[::5])
 def test_time_grows_with_the_text_up_to_a_megabyte(piece, start):
-    """Up to a megabyte of what each detector begins with, behind each start, the time grows with the text."""
+    """Up to a megabyte of what each detector begins with, behind each start, the time grows with the text; `make canaries` takes all."""
     assert growth(lambda size: partial(MASKING.text, start + piece * (size // len(piece))), 1 << 17) < SQUARE
 
 
