@@ -86,5 +86,6 @@ def _plain(lines: Sequence[SumLine], *, whole_run: bool) -> dict[str, Any]:
 
 
 def _table(lines: Sequence[SumLine], *, whole_run: bool) -> list[str]:
-    shown = table(("", *sums.HEAD), sums.rows(_groups(lines, whole_run=whole_run), sums.total(lines)), " rrrrrrr")
-    return [*shown, *sums.notes(lines)]
+    whole = sums.total(lines)
+    shown = table(("", *sums.HEAD), sums.rows(_groups(lines, whole_run=whole_run), whole), " rrrrrrr")
+    return [*shown, *sums.notes(lines, whole)]

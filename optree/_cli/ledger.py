@@ -70,8 +70,9 @@ def ledger(
         body = verdict if check else _sums(where, lines)
         show_json({**head, **body, **tail})
     else:
-        table_of = table(("", *sums.HEAD), sums.rows(_groups(lines), sums.total(lines)), " rrrrrrr")
-        show("\n".join(_verdict_lines(verdict) if check else [*table_of, *sums.notes(lines)]), fold=True)
+        whole = sums.total(lines)
+        table_of = table(("", *sums.HEAD), sums.rows(_groups(lines), whole), " rrrrrrr")
+        show("\n".join(_verdict_lines(verdict) if check else [*table_of, *sums.notes(lines, whole)]), fold=True)
         if not check:
             sums.say_pending(sums.pending(where))
     sums.say_repeated(book, where, checked=check)

@@ -175,13 +175,12 @@ def credit_lines(lines: Sequence[SumLine]) -> list[str]:
     return [f"includes {message} {dollars_of(credited.pico_dollars)}: entries with a negative cost, which lower these sums"]
 
 
-def notes(lines: Sequence[SumLine]) -> list[str]:
+def notes(lines: Sequence[SumLine], whole: Sum) -> list[str]:
     """Return the lines below a table of sums: about credits, unknown tokens and recorded answers, if there are any."""
-    return [*credit_lines(lines), *_unknown_lines(lines), *_replay_lines(lines)]
+    return [*credit_lines(lines), *_unknown_lines(whole.unknown_tokens), *_replay_lines(lines)]
 
 
-def _unknown_lines(lines: Sequence[SumLine]) -> list[str]:
-    count = total(lines).unknown_tokens
+def _unknown_lines(count: int) -> list[str]:
     one, more = "1 call of a model has no tokens: what it took", f"{count:,} calls of models have no tokens: what they took"
     return [f"{one if count == 1 else more} was not told, and is not in these sums"] if count else []
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _ASKED = "by stream_options={'include_usage': True}"
 _NEXT = "return the client's answer itself, or call op.response and op.account"
-BROKEN_OFF_CALLS = "response.tool_calls"
+_BROKEN_OFF_CALLS = "response.tool_calls"
 """The attribute of an op whose answer broke off that has the function calls in it, as far as they had come: they are content."""
 _REPORTS = frozenset({str, dict, list, int, float})
 
@@ -201,7 +201,8 @@ class ModelResult(OpResult):
         if status == "ok":
             super().returned(answer)
         else:
-            self._broke_off(answer)
+            with self._guarded():
+                self._broke_off(answer)
 
     def _broke_off(self, answer: dict[str, Any]) -> None:
         """Record the function calls that had come when a stream broke off: of such an answer the response has the text only."""
@@ -210,7 +211,7 @@ class ModelResult(OpResult):
         parts = [part for one in answers(answer) for told in one.messages for part in message(told).parts]
         if calls := [part for part in parts if isinstance(part, ToolCallPart) and part.name]:
             told = [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in calls]
-            self._op.builder.set_op(self._op, **{BROKEN_OFF_CALLS: told})
+            self._op.builder.set_op(self._op, **{_BROKEN_OFF_CALLS: told})
             names = f"a call of {calls[0].name}" if len(calls) == 1 else f"{len(calls)} function calls"
             self._op.log(f"the answer broke off behind {names}")
 

@@ -332,7 +332,7 @@ CUT_CALLS = {
 """Beginnings of streams in which a function is called, and what they are of."""
 
 
-def with_stream(url, asked):
+def read_stream(url, asked):
     """Read a stream to its end."""
     with httpx.stream("POST", url, json=asked) as answer:
         answer.read()
@@ -345,7 +345,7 @@ def test_function_calls_of_a_stream_that_broke_off(provider, interface):
     provider.says(in_events(values, len(values)))
     asked = {"model": "gpt-5", "input" if interface == "responses" else "messages": QUESTION, "stream": True}
     with capture() as caught, optree.session("agent"), optree.turn(), pytest.raises(httpx.RemoteProtocolError):
-        with_stream(f"{provider.url}{path}", asked)
+        read_stream(f"{provider.url}{path}", asked)
     [op] = llms(caught)
     assert "the answer broke off behind a call of weather" in [line.message for line in op.logs]
     calls = [{"id": "call-1", "name": "weather", "arguments": '{"city": "Ath'}]

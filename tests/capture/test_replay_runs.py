@@ -181,6 +181,52 @@ def test_a_fork_where_a_kill_broke_off_a_tool_within_another(line, provider):
     assert 2 == len(provider.requests)
 
 
+ABREAST = """
+import os, pathlib, sys
+from threading import Event, Thread
+import httpx
+import optree
+
+kills, begun = pathlib.Path("kill").exists(), Event()
+
+@optree.tool
+def slow():
+    begun.set()
+    if kills:
+        Event().wait()
+
+@optree.session
+def one():
+    with optree.turn(user="one"):
+        slow()
+
+@optree.session
+def two():
+    with optree.turn(user="two"):
+        httpx.post(sys.argv[1] + "/v1/chat/completions", json={"model": "gpt-5", "messages": [{"role": "user", "content": "two"}]})
+        if kills:
+            os.kill(os.getpid(), 9)
+
+thread = Thread(target=one, daemon=True)
+thread.start()
+begun.wait()
+two()
+thread.join()
+"""
+
+
+def test_a_fork_where_a_kill_broke_off_another_session_of_the_run(line, provider):
+    """Whichever session of the run is shown, the fork is at its first call without an answer: a fork behind that could not answer it."""
+    line.agent.write_text(ABREAST)
+    (line.folder / "kill").touch()
+    line("run", "--auto", "--", sys.executable, "agent.py", provider.url, code=137)
+    agents = {row["agentId"]: row["txn"] for row in line.json("ls") if row["txn"] not in line.recorded}
+    forks = [line.json("load", txn)["fork"] for txn in agents.values()]
+    assert [f"optree fork {agents['one']} --at 1.1 -- CMD"] * 2 == forks
+    (line.folder / "kill").unlink()
+    line(*forks[0].split()[1:-1], sys.executable, "agent.py", provider.url)
+
+
 def test_one_session_alone(line, provider):
     """A file's path means the session in it alone, as it was recorded."""
     file = f"base/sessions/{line.second}.json.zst"

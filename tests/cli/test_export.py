@@ -50,6 +50,29 @@ def exported(line, *args, code=0):
     return json.loads(line("export", *args, "--json", code=code).stdout)
 
 
+SEVERAL = """
+import optree
+with optree.session("ended"), optree.turn(user="u"):
+    pass
+with optree.session("running"), optree.turn(user="u"):
+    assert optree.flush()
+    print("open", flush=True)
+    input()
+"""
+
+
+def test_a_run_of_which_a_session_is_running(line, collector):
+    """Of a whole run the sessions that have ended are sent; one that is running is said, and the exit code is 1."""
+    line.agent.write_text(SEVERAL)
+    program = line.start(sys.executable, line.agent)
+    assert "open\n" == program.stdout.readline()
+    found = exported(line, "last", "--run", "--endpoint", collector.endpoint, code=1)
+    assert [True, False] == [one["whole"] for one in found["sessions"]]
+    assert "is running; export it when it has ended" in found["sessions"][1]["said"]
+    program.communicate("\n")
+    assert [True, True] == [one["whole"] for one in exported(line, "last", "--run", "--endpoint", collector.endpoint)["sessions"]]
+
+
 def refusing(line, *args):
     """Export where nothing is taken, with more and more time, until there was an answer: a busy machine may take long to hear it."""
     for seconds in ("0.5", "5", "60"):
