@@ -229,7 +229,8 @@ def _some(items, which):
 
 def shuffled(found: list[r.Record], random: Any) -> list[r.Record]:
     """Return records in any order in which each list, and what is set repeatedly on one node, keeps its own."""
-    keys = [(type(record), getattr(record, "path", "")) for record in found]
+    together = {r.OpEnd: r.OpSet}  # either sets attributes of an op: one writer has both, in their order
+    keys = [(together.get(type(record), type(record)), getattr(record, "path", "")) for record in found]
     lists: dict[Any, list[r.Record]] = {}
     for key, record in zip(keys, found, strict=True):
         lists.setdefault(key, []).append(record)
