@@ -7,6 +7,7 @@ from functools import partial
 from itertools import count
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from weakref import WeakMethod
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
@@ -59,7 +60,7 @@ class Core:
 
     __slots__ = (
         *("txn", "stream", "recorded", "now", "cycles", "redacted", "pool", "base", "epoch", "ops", "late", "ended", "touched", "builders"),
-        *("numbers", "histories", "listeners", "streamed", "priced", "_latest", "_reported", "__weakref__"),
+        *("numbers", "histories", "listeners", "streamed", "priced", "unread", "_latest", "_reported", "__weakref__"),
     )
 
     def __init__(
@@ -105,6 +106,8 @@ class Core:
         """Called with the session's path when a session has ended."""
         self.priced: set[str] = set()
         """Names of the prices that the root session's attributes have."""
+        self.unread: dict[str, WeakMethod[Callable[[], object]]] = {}
+        """By an op's path, what reads the pieces of an answer that have come: called ahead of the end of a turn or session around it."""
         self._reported: set[str] = set()
 
     def settle(self, patience: float = 0.0) -> bool:

@@ -170,6 +170,7 @@ class SessionTreeBuilder(ByAddress):
     @guarded
     def end_session(self, status: Status = "ok", error: str | None = None, *, final_report: Any = None) -> None:
         """End the session, and the turns and operations still open in it. A second call does nothing."""
+        self._catch_up(self.path)
         known, message = self._outcome(status, error)
         report = self._final_report if final_report is None else self.core.json(final_report)
         ends: list[r.SessionEnd] = []
@@ -263,6 +264,7 @@ class SessionTreeBuilder(ByAddress):
     @guarded
     def end_turn(self, turn: Turn, status: Status = "ok", error: str | None = None) -> None:
         """End a turn, and the operations still open in it: as ``cancelled`` if the turn is ``ok``, else as the turn."""
+        self._catch_up(turn.path)
         known, message = self._outcome(status, error)
         ends: list[r.TurnEnd] = []
 
@@ -439,3 +441,10 @@ class SessionTreeBuilder(ByAddress):
             if turn.ended_at is None:
                 handle = self.current_turn
                 self.end_turn(handle if handle is not None and handle.node is turn else Turn(self, turn, 1), status)
+
+    def _catch_up(self, path: str) -> None:
+        """Have the answers that are under way below *path* read as far as they have come: an end of that ends their ops."""
+        for op, reader in list(self.core.unread.items()) if self.core.unread else ():
+            read = reader() if not path or op.startswith(f"{path}.") else None
+            if read is not None:
+                read()

@@ -8,13 +8,14 @@ forked child nothing is recorded of an attempt of the parent's, which goes on th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from functools import lru_cache, partial
 from http import HTTPStatus
 from threading import RLock
 from time import monotonic
 from typing import Any, Final, Self
+from weakref import WeakMethod
 
 from msgspec.structs import replace
 
@@ -27,7 +28,7 @@ from optree._capture.observed import TOLD, AnswerOverWire, JoinedAnswer, Observe
 from optree._capture.program import PROGRAM
 from optree._capture.refusals import Refusal, failure_in, refusal_as_text, refusal_in, refusal_of
 from optree._capture.requests import Asked, read
-from optree._interrupts import new_rlock, pass_on, suppress
+from optree._interrupts import if_free, new_rlock, pass_on, suppress
 from optree._nodes import Severity
 from optree._tracing import context
 from optree._tracing.budgets import CarriedRefusal
@@ -46,6 +47,8 @@ _REDIRECTED: Final = int(HTTPStatus.MULTIPLE_CHOICES)
 FIRST_CHUNK: Final = "time_to_first_chunk"
 """The attribute of an op that says after how many seconds the first piece of its answer came."""
 _DRAIN_SECONDS: Final = 0.004
+_CATCH_UP_SECONDS: Final = 0.25
+"""For how long the end of a turn waits for a thread that reads an answer in it."""
 _REQUEST_IDS: Final = (b"x-request-id", b"request-id", b"x-amzn-requestid", b"apim-request-id")
 _HEADERS: Final = frozenset({b"content-type", b"content-encoding", *_REQUEST_IDS})
 _WORKER: Final = Worker("capture")
@@ -172,7 +175,7 @@ class Exchange:
 
     __slots__ = (
         *("_asked", "_began", "_body", "_call", "_chunks", "_is_over", "_kind", "_limit", "_lock", "_noted", "_number", "_read_to"),
-        *("_refusal", "_result", "_status", "_whole", "sent"),
+        *("__weakref__", "_refusal", "_result", "_status", "_whole", "sent"),
     )
 
     def __init__(self, call: ObservedCall, sent: dict[str, Any]) -> None:
@@ -207,6 +210,10 @@ class Exchange:
     def __del__(self) -> None:
         if not getattr(self, "_is_over", True):  # else it never came so far
             self.ended(GeneratorExit())
+
+    @property
+    def _unread(self) -> dict[str, WeakMethod[Callable[[], object]]]:
+        return self._call.op.builder.core.unread
 
     @guarded
     def asks(self, asked: Asked) -> None:
@@ -264,6 +271,7 @@ class Exchange:
             self._limit = _MOST_WAITING
         if content is None:
             self._lock = new_rlock()
+            self._unread[self.op.path] = WeakMethod(self._catch_up)
             return
         if self._body is not None:
             self._chunks.append((0, content))
@@ -319,6 +327,17 @@ class Exchange:
                 self._read()
                 if self._body is not None and self._body.is_over:
                     self._end(None)  # some programs neither read to the end nor close
+
+    @guarded
+    def _catch_up(self) -> None:
+        """Read what was noted, and end the answer if it is whole; another thread that is reading is not waited for without end."""
+        if self._lock is not None:
+            if_free(self._lock, self._read_up, _CATCH_UP_SECONDS)
+
+    def _read_up(self) -> None:
+        self.drain()
+        if self._result.is_complete:
+            self._end(None)
 
     def _read(self, *, last: bool = False) -> None:
         body = self._body
@@ -388,6 +407,8 @@ class Exchange:
                 return
             op, finish = self._call.op, partial(self._finish, error)
             self._is_over = True
+            if self._lock is not None and self._number == self._call.attempts:
+                self._unread.pop(op.path, None)
             try:
                 is_quick = op.spending is None and self._whole is not None and self._noted <= _MOST_TOGETHER
                 op.builder.core.stream.together(finish) if is_quick else finish()

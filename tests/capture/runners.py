@@ -21,7 +21,7 @@ GEMINI_TOOL_EVENTS = Reply(b"data: " + GEMINI_TOOL.pieces[0] + b"\r\n\r\n", kind
 
 
 def _streamed(reply):
-    """Return a response of OpenAI's as a stream, of whole items."""
+    """Return a response of OpenAI's as a stream of whole items, sent at once: an eager runner calls a function ahead of the stream's end."""
     answer = json.loads(reply.pieces[0])
     told = [{"type": "response.created", "response": {**answer, "output": [], "usage": None, "status": "in_progress"}}]
     for item in answer["output"]:
@@ -29,7 +29,8 @@ def _streamed(reply):
         told.append({"type": "response.output_item.added", "output_index": 0, "item": {**begun, "status": "in_progress"}})
         told.append({"type": "response.output_item.done", "output_index": 0, "item": item})
     told.append({"type": "response.completed", "response": answer})
-    return events(*({"sequence_number": at, **one} for at, one in enumerate(told)), done=False, names=True)
+    sent = events(*({"sequence_number": at, **one} for at, one in enumerate(told)), done=False, names=True)
+    return Reply(b"".join(sent.pieces), kind=sent.kind)
 
 
 _SENT = {"model": "claude-5", "max_tokens": 64, "messages": QUESTION}

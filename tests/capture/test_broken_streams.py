@@ -350,3 +350,45 @@ def test_function_calls_of_a_stream_that_broke_off(provider, interface):
     assert "the answer broke off behind a call of weather" in [line.message for line in op.logs]
     calls = [{"id": "call-1", "name": "weather", "arguments": '{"city": "Ath'}]
     assert ("failed", calls) == (op.status, op.attributes["response.tool_calls"])
+
+
+def chat_to_its_end(url):
+    """Read OpenAI's chat as far as what it took, and leave the stream open."""
+    stream = _openai(url).chat.completions.create(model="gpt-5", messages=QUESTION, stream=True)
+    next(chunk for chunk in stream if chunk.usage)
+    return stream
+
+
+def response_to_its_end(url):
+    """Read OpenAI's responses as far as the last event, and leave the stream open."""
+    stream = _openai(url).responses.create(model="gpt-5", input=QUESTION, stream=True)
+    next(event for event in stream if event.type == "response.completed")
+    return stream
+
+
+def message_to_its_end(url):
+    """Read Anthropic's messages as far as the last event, and leave the stream open."""
+    stream = _anthropic(url).messages.create(model="claude-5", max_tokens=64, messages=QUESTION, stream=True)
+    next(event for event in stream if event.type == "message_stop")
+    return stream
+
+
+TO_THE_END = [(chat_to_its_end, CHAT_EVENTS), (response_to_its_end, RESPONSE_EVENTS), (message_to_its_end, MESSAGE_EVENTS)]
+
+
+@pytest.mark.parametrize(("ask", "reply"), TO_THE_END)
+def test_a_turn_that_fails_right_behind_the_last_piece(provider, ask, reply):
+    """An answer that came whole is recorded as one, though a turn ends at once, by an exception, and nobody closes the stream before."""
+    provider.says(reply)
+    held = []
+
+    def fails():
+        with optree.turn():
+            held.append(ask(provider.url))
+            raise KeyError("Athens")
+
+    with capture() as caught, optree.session("agent"), pytest.raises(KeyError):
+        fails()
+    held[0].close()
+    [op] = llms(caught)
+    assert ("ok", None, None) == (op.status, op.error, op.response.partial)

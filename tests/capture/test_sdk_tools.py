@@ -300,7 +300,6 @@ def test_a_replay_of_a_failure(provider, way):
     def weather(city: str) -> str:
         """Tell the weather."""
         ran.append(city)
-        optree.flush()  # what has come of the answer is read: a turn that ends within 15 ms of it would cut it off
         raise KeyError(city)
 
     def run():
