@@ -53,11 +53,11 @@ OTHERS := agno dspy llama_index smolagents strands
 UNCLOSED := -W 'ignore:unclosed <socket:ResourceWarning'
 
 test-frameworks: .venv-adk/made .venv-crewai/made .venv-frameworks/made ## the tests with frameworks that need environments of their own: Google's ADK, CrewAI, Agno, DSPy, LlamaIndex, smolagents, Strands
-	@.venv-adk/bin/python -m pytest --numprocesses auto --dist loadgroup tests/capture/test_adk.py tests/capture/test_adk_calls.py tests/capture/test_documented_adk.py tests/capture/test_adk_replay.py
-	@.venv-crewai/bin/python -m pytest --numprocesses auto --dist loadgroup tests/capture/test_crewai.py tests/capture/test_crewai_models.py
-	@.venv-crewai/bin/python -m pytest --numprocesses auto --dist loadgroup tests/capture/test_documented_frameworks.py tests/capture/test_documented_others.py -k 'crewai or litellm'
+	@.venv-adk/bin/python -m pytest --numprocesses auto --dist loadgroup tests/capture/frameworks/test_adk.py tests/capture/frameworks/test_adk_calls.py tests/capture/frameworks/test_documented_adk.py tests/capture/frameworks/test_adk_replay.py
+	@.venv-crewai/bin/python -m pytest --numprocesses auto --dist loadgroup tests/capture/frameworks/test_crewai.py tests/capture/frameworks/test_crewai_models.py
+	@.venv-crewai/bin/python -m pytest --numprocesses auto --dist loadgroup tests/capture/frameworks/test_documented_frameworks.py tests/capture/frameworks/test_documented_others.py -k 'crewai or litellm'
 	@.venv-crewai/bin/python -m pytest tests/docs/test_docs.py -k crewai
-	@.venv-frameworks/bin/python -m pytest $(UNCLOSED) --numprocesses auto --dist loadgroup $(wildcard $(foreach name,$(OTHERS),tests/capture/test_$(name)*.py tests/capture/test_documented_$(name).py))
+	@.venv-frameworks/bin/python -m pytest $(UNCLOSED) --numprocesses auto --dist loadgroup $(wildcard $(foreach name,$(OTHERS),tests/capture/frameworks/test_$(name)*.py tests/capture/frameworks/test_documented_$(name).py))
 	@.venv-frameworks/bin/python -m pytest tests/docs/test_docs.py -k 'agno or dspy or llama_index or smolagents or strands'
 
 # What google-adk needs is not what constraints.txt has.

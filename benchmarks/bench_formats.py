@@ -21,7 +21,7 @@ import msgspec
 from benchmarks.measure import in_fresh_process
 from benchmarks.reference import THERE, slowness
 from benchmarks.report import Cell, Report, Table, at_least, at_most
-from optree._store.lines import Fault, opened
+from optree._store.files.lines import Fault, opened
 from optree.conversation import wire
 from optree.conversation.dialects import Usual
 from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, TranscriptEntry

@@ -19,7 +19,7 @@ from benchmarks.report import Cell, Report, Table
 from benchmarks.sessions import ENTRIES_PER_OP, LABEL, fill, on_disk
 from optree._builder import Op
 from optree._store import SessionStore
-from optree._store.system import REAL
+from optree._store.files.system import REAL
 
 TURN_ENTRIES = work.OPS_PER_TURN * ENTRIES_PER_OP
 PACE = 0.001

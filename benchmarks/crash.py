@@ -33,8 +33,8 @@ from msgspec import Struct
 
 from optree._nodes import OperationNode, SessionNode, TurnNode
 from optree._store import Directory, Loaded, load
-from optree._store.formats import read_snapshot
 from optree._store.ledger import Ledger
+from optree._store.reading.formats import read_snapshot
 from optree._tree import flatten, walk_ops, walk_sessions
 from optree._values import decode
 from optree.errors import OptreeError

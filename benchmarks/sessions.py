@@ -12,7 +12,7 @@ from benchmarks import work
 from optree._builder import Op, SessionTreeBuilder, Turn
 from optree._builder.stream import Write
 from optree._store import Directory, SessionStore, open_session
-from optree._store.options import StoreOptions
+from optree._store.saving import StoreOptions
 
 LABEL = f"openai:{work.MODEL}"
 ENTRIES_PER_OP = 16

@@ -259,7 +259,7 @@ def resolved(payload: Any, pool: Pool) -> Any:
 
 
 def _opened(payload: Any) -> Any:
-    from optree._messages import opened  # not before it is needed: this module is imported with optree
+    from optree._providers.messages import opened  # not before it is needed: this module is imported with optree
 
     return opened(payload)
 

@@ -41,6 +41,9 @@ from optree._ids import is_txn, node_id, span_id, trace_id, txn_of
 from optree._interrupts import if_free, new_rlock, pass_on
 from optree._mirrors import EXPORTERS, Delivery, Exporter, MakeMirror, Mirror, Resender, SpanReader, Traced
 from optree._nodes import OpKind, Payload, Pool, Reasoning, ReasoningChunk, Severity, Status, Tokens, parts_of_name
+from optree._providers.usage import count as usage_count
+from optree._providers.usage import dollars as usage_dollars
+from optree._providers.usage import read as read_usage
 from optree._records import (
     Accounted,
     Entries,
@@ -62,14 +65,14 @@ from optree._records import (
     sanitize,
 )
 from optree._speed import usable as usable_accelerator
-from optree._store.compression import unpack
-from optree._store.descriptors import open_regular
-from optree._store.lock import hold as lock_shared
-from optree._store.lock import release as unlock
-from optree._store.lock import take as lock_file
+from optree._store.files.compression import unpack
+from optree._store.files.descriptors import open_regular
+from optree._store.files.lock import hold as lock_shared
+from optree._store.files.lock import release as unlock
+from optree._store.files.lock import take as lock_file
+from optree._store.files.system import OS, REAL
+from optree._store.reading.snapshot import MAX_NESTED
 from optree._store.settle import has_ended
-from optree._store.snapshot import MAX_NESTED
-from optree._store.system import OS, REAL
 from optree._syscalls import register_at_fork
 from optree._tracing.context import Scope, current_scope
 from optree._tracing.controls import begin_session, forget_session
@@ -80,9 +83,6 @@ from optree._tree.path import parent_label as parent_path
 from optree._tree.text import ENDED, state
 from optree._tree.totals import add_entry, add_op, cost_said, leave_out_impossible
 from optree._tree.totals import of_entries as totals_of
-from optree._usage import count as usage_count
-from optree._usage import dollars as usage_dollars
-from optree._usage import read as read_usage
 from optree._values import TypedDecoder, clean, cut, decode, dumps, encode, is_list, is_object, plain, raw, text
 from optree.redaction import REDACTED, Remembered, may_hold_secret, names_secret, redact, redact_pieces, remembered
 from optree.redaction import VARIABLE as REDACTION_VARIABLE
@@ -93,18 +93,18 @@ if TYPE_CHECKING:
     from optree._formats import FORMATS, Fault, Format, Read, open_new, write_new
     from optree._formats.installed import format_named, installed_formats
     from optree._formats.recorded import RecordedTree
-    from optree._messages import Answer, Other, Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart, is_message, json_text
-    from optree._messages import answers as parse_answers
-    from optree._messages import body as payload_body
-    from optree._messages import message as parse_message
-    from optree._messages import opened as payload_shown
-    from optree._messages import parts as parse_parts
+    from optree._providers.messages import Answer, Other, Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart, is_message, json_text
+    from optree._providers.messages import answers as parse_answers
+    from optree._providers.messages import body as payload_body
+    from optree._providers.messages import message as parse_message
+    from optree._providers.messages import opened as payload_shown
+    from optree._providers.messages import parts as parse_parts
+    from optree._store.files.line_log import LineLog
+    from optree._store.files.lines import BadLine, LineBlock
+    from optree._store.files.lines import blocks as line_blocks
+    from optree._store.files.lines import decoded as decoded_lines
+    from optree._store.files.lines import opened as open_file
     from optree._store.importing import save
-    from optree._store.line_log import LineLog
-    from optree._store.lines import BadLine, LineBlock
-    from optree._store.lines import blocks as line_blocks
-    from optree._store.lines import decoded as decoded_lines
-    from optree._store.lines import opened as open_file
     from optree._tree.unfold import unfold
 
 _LATER = {
@@ -112,7 +112,7 @@ _LATER = {
     "formats": ("FORMATS", "Fault", "Format", "Read", "open_new", "write_new"),
     "formats.installed": ("format_named", "installed_formats"),
     "formats.recorded": ("RecordedTree",),
-    "messages": (
+    "providers.messages": (
         "Answer",
         "Other",
         "Part",
@@ -129,8 +129,8 @@ _LATER = {
         "parts=parse_parts",
     ),
     "store.importing": ("save",),
-    "store.line_log": ("LineLog",),
-    "store.lines": ("BadLine", "LineBlock", "blocks=line_blocks", "decoded=decoded_lines", "opened=open_file"),
+    "store.files.line_log": ("LineLog",),
+    "store.files.lines": ("BadLine", "LineBlock", "blocks=line_blocks", "decoded=decoded_lines", "opened=open_file"),
     "tree.unfold": ("unfold",),
 }
 """Names that are imported when they are asked for, since few packages need them; behind ``=`` the name that each has here."""

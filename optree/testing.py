@@ -30,10 +30,10 @@ from optree._formats.plain_json import JSON
 from optree._interrupts import new_rlock
 from optree._nodes import OperationNode, TurnNode
 from optree._records import Record
-from optree._store.directory import exists
+from optree._store.files.system import REAL
 from optree._store.opening import current_run
-from optree._store.runs import load_run
-from optree._store.system import REAL
+from optree._store.reading.directory import exists
+from optree._store.reading.runs import load_run
 from optree._tracing import Session
 from optree._tracing.context import CURRENT, Holder
 from optree._tracing.runtime import RUNTIME

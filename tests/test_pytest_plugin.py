@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from optree._store import Directory
-from optree._store.recovery import load
+from optree._store.reading.recovery import load
 
 TESTS = """
 import optree

@@ -18,7 +18,7 @@ from optree._builder.stream import Stream
 from optree._ids import content_id
 from optree._interrupts import pass_on
 from optree._nodes import AccountingEntry, Message, OperationNode, Payload, Pool, SessionNode
-from optree._prices import PRICES, Price
+from optree._providers.prices import PRICES, Price
 from optree._tree import apply
 from optree._values import MAX_ITEMS, MAX_TEXT, cut, decode, encode, is_object, is_plain, plain, text
 from optree.redaction import StreamRedactor, redact

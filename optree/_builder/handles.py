@@ -27,10 +27,10 @@ from optree._builder.turns import Turn
 from optree._clock import monotonic
 from optree._interrupts import new_rlock
 from optree._nodes import USAGE_AT_START, AccountingEntry, OperationNode, Payload, Severity, Status, Tokens
+from optree._providers.usage import counts_beside, plain_tokens
 from optree._tree import apply
 from optree._tree.totals import add_entry, add_failure, is_possible_cost, take_retried
 from optree._tree.walk import recount
-from optree._usage import counts_beside, plain_tokens
 from optree._values import cut, decode
 from optree._values import text as as_text
 

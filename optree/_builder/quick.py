@@ -16,7 +16,7 @@ from optree._builder.session_tree import SessionTreeBuilder
 from optree._builder.stream import Stream, Wants
 from optree._builder.turns import Turn
 from optree._interrupts import from_handler
-from optree._usage import Usage
+from optree._providers.usage import Usage
 
 
 def install() -> None:

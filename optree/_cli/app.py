@@ -12,23 +12,23 @@ import typer
 from typer.core import TyperGroup
 
 from optree import redaction
-from optree._cli.cost import cost
-from optree._cli.diff import diff, diff_context
-from optree._cli.export import export
+from optree._cli.commands.cost import cost
+from optree._cli.commands.diff import diff, diff_context
+from optree._cli.commands.export import export
+from optree._cli.commands.import_ import import_
+from optree._cli.commands.instrument import instrument
+from optree._cli.commands.ledger import ledger
+from optree._cli.commands.load import load
+from optree._cli.commands.logs import logs
+from optree._cli.commands.ls import ls
+from optree._cli.commands.messages import messages
+from optree._cli.commands.replay import fork, replay
+from optree._cli.commands.run import RunCommand, run
+from optree._cli.commands.show import show
+from optree._cli.commands.status import status
+from optree._cli.commands.tree import tree
 from optree._cli.exporters import formats
-from optree._cli.import_ import import_
-from optree._cli.instrument import instrument
-from optree._cli.ledger import ledger
-from optree._cli.load import load
-from optree._cli.logs import logs
-from optree._cli.ls import ls
-from optree._cli.messages import messages
-from optree._cli.replay import fork, replay
-from optree._cli.run import RunCommand, run
 from optree._cli.screen import OutputError, complain, flush
-from optree._cli.show import show
-from optree._cli.status import status
-from optree._cli.tree import tree
 from optree._tracing import health
 from optree._version import __version__
 from optree._visible import keep_going

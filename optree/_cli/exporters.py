@@ -8,7 +8,7 @@ from typing import cast
 from optree._cli.options import Json
 from optree._cli.screen import complain, show, show_json, table
 from optree._formats.installed import installed_formats, unknown_exporter
-from optree._store.directory import Directory
+from optree._store.reading.directory import Directory
 from optree.errors import SetupError
 from optree.exporting import EXPORTERS, Exporter, SpanReader
 

@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from optree._cli.program import command_line
-from optree._store.directory import SUFFIXES, Directory, exists
-from optree._store.formats import read_meta, read_snapshot
+from optree._store.reading.directory import SUFFIXES, Directory, exists
+from optree._store.reading.formats import read_meta, read_snapshot
 from optree._visible import one_line
 from optree.errors import NotFoundError, SetupError
 from optree.redaction import redact

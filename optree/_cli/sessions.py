@@ -16,15 +16,15 @@ from optree._cli.screen import complain, figures, rounded, working
 from optree._formats import Format
 from optree._formats.installed import detected, installed_formats
 from optree._nodes import OperationNode, SessionNode, Totals, TurnNode
-from optree._store.damage import Damage
-from optree._store.directory import Directory, Saved, exists, is_directory, size_of
-from optree._store.formats import read_meta
-from optree._store.lines import check_size
-from optree._store.lock import is_running
-from optree._store.options import StoreOptions
-from optree._store.plain_values import number_of, object_of
-from optree._store.recovery import Loaded, load, names_file
-from optree._store.runs import MOST_LOOKED_AT, ProgramRun, find_run, run_in, run_of
+from optree._store.files.lines import check_size
+from optree._store.files.lock import is_running
+from optree._store.reading.damage import Damage
+from optree._store.reading.directory import Directory, Saved, exists, is_directory, size_of
+from optree._store.reading.formats import read_meta
+from optree._store.reading.plain_values import number_of, object_of
+from optree._store.reading.recovery import Loaded, load, names_file
+from optree._store.reading.runs import MOST_LOOKED_AT, ProgramRun, find_run, run_in, run_of
+from optree._store.saving import StoreOptions
 from optree._store.settle import settle_all
 from optree._tree import Tree
 from optree._tree.redacted import outline

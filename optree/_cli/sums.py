@@ -14,10 +14,10 @@ from msgspec import Struct
 from optree._cli.screen import complain, figures, when, working
 from optree._clock import now_ms
 from optree._nodes import AccountingEntry, Tokens, Totals
-from optree._store.directory import Directory
+from optree._providers.usage import MAX_COUNT, MAX_DOLLARS
 from optree._store.ledger import Book, Ledger
+from optree._store.reading.directory import Directory
 from optree._tree.totals import PICO, add_entry, cost_cell, dollars_of, pico, stored_parts
-from optree._usage import MAX_COUNT, MAX_DOLLARS
 from optree._values import is_object
 from optree.errors import NotFoundError, SetupError
 from optree.redaction import redact

@@ -12,8 +12,8 @@ from typing import BinaryIO, Protocol
 
 from msgspec import Struct
 
-from optree._store.lines import Fault
-from optree._store.system import REAL
+from optree._store.files.lines import Fault
+from optree._store.files.system import REAL
 from optree._syscalls import calls
 from optree._tree import Tree
 from optree.errors import FormatError, SetupError

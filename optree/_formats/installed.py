@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from optree._formats import FORMATS, Format
 from optree._mirrors import EXPORTERS
-from optree._store.heads import head_of
+from optree._store.files.lines import head_of
 from optree.errors import SetupError
 
 _PARTS = ("name", "suffix", "about", "cannot_hold", "detect", "write", "read")

@@ -7,8 +7,8 @@ import re
 from typing import Any
 
 from optree._formats import Fault, Read, write_new
-from optree._store.formats import read_snapshot
-from optree._store.snapshot import SnapshotWriter
+from optree._store.reading.formats import read_snapshot
+from optree._store.reading.snapshot import SnapshotWriter
 from optree._tree import Fold, Tree
 from optree._tree.text import snapshot_summary
 from optree.errors import FormatError, StoreError

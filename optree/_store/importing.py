@@ -6,15 +6,15 @@ from collections import Counter
 from pathlib import Path
 
 from optree._nodes import SessionNode
-from optree._store.directory import SUFFIXES, Directory, exists, is_directory
-from optree._store.formats import read_snapshot
+from optree._store.files.lock import is_running
+from optree._store.files.unusable import usable
 from optree._store.ledger import Ledger
-from optree._store.lock import is_running
-from optree._store.options import StoreOptions
+from optree._store.reading.directory import SUFFIXES, Directory, exists, is_directory
+from optree._store.reading.formats import read_snapshot
+from optree._store.reading.snapshot import MAX_NESTED, SnapshotWriter
+from optree._store.saving import StoreOptions
 from optree._store.saving import save as save_snapshot
 from optree._store.settle import settle_all
-from optree._store.snapshot import MAX_NESTED, SnapshotWriter
-from optree._store.unusable import usable
 from optree._tree import Tree, walk_ops, walk_sessions
 from optree.errors import BusyError, OptreeError, SetupError, StoreError
 

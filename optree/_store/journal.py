@@ -18,11 +18,11 @@ from optree import _records as r
 from optree import _speed as speed
 from optree._ids import WRITER_SPAN
 from optree._interrupts import from_handler, new_rlock, pass_on, suppress
-from optree._store import numbering
-from optree._store.directory import exists, refusal_of
-from optree._store.lock import note_refused
+from optree._store.files.lock import note_refused
+from optree._store.files.system import OS, REAL, FileState
 from optree._store.ownership import with_room
-from optree._store.system import OS, REAL, FileState
+from optree._store.reading import numbering
+from optree._store.reading.directory import exists, refusal_of
 from optree._store.upkeep import sync_left
 from optree.errors import StoreError
 

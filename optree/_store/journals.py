@@ -12,10 +12,10 @@ from pathlib import Path
 from time import time
 
 from optree._interrupts import new_rlock, pass_on
-from optree._store import lock
-from optree._store.directory import OWNERS, journals
+from optree._store.files import lock
+from optree._store.files.system import OS
 from optree._store.journal import Journal
-from optree._store.system import OS
+from optree._store.reading.directory import OWNERS, journals
 from optree._syscalls import calls
 
 _COARSE_SECONDS = 2.0

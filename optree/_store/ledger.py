@@ -13,8 +13,8 @@ from msgspec import Struct
 
 from optree._nodes import SessionNode, is_placeholder
 from optree._records import check, is_summed, summed
-from optree._store import lock
-from optree._store.system import OS, REAL
+from optree._store.files import lock
+from optree._store.files.system import OS, REAL
 from optree._tree.totals import stored_parts
 from optree._tree.walk import flatten
 from optree._values import encode, is_object

@@ -11,10 +11,10 @@ from optree._builder import SessionTreeBuilder, Taker
 from optree._builder.core import Core
 from optree._ids import is_txn, new_txn
 from optree._interrupts import suppress
-from optree._store.descriptors import OPENING_SESSIONS
-from optree._store.interrupted import account_open, interrupt, open_nodes
-from optree._store.options import StoreOptions
-from optree._store.recovery import Loaded
+from optree._store.files.descriptors import OPENING_SESSIONS
+from optree._store.reading.interrupted import account_open, interrupt, open_nodes
+from optree._store.reading.recovery import Loaded
+from optree._store.saving import StoreOptions
 from optree._store.session_store import SessionStore
 from optree._syscalls import calls
 from optree._tree import apply

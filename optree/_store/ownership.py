@@ -16,10 +16,10 @@ from typing import Final, Protocol, TypeVar
 from optree._background import Job
 from optree._builder.stream import DELIVERY
 from optree._interrupts import new_rlock, pass_on, suppress
-from optree._store import lock
-from optree._store.directory import Directory
-from optree._store.numbering import given_by_others, saved_vector
-from optree._store.system import OS, FileState
+from optree._store.files import lock
+from optree._store.files.system import OS, FileState
+from optree._store.reading.directory import Directory
+from optree._store.reading.numbering import given_by_others, saved_vector
 from optree._store.upkeep import EACH_SECOND, SYNC_SECONDS
 from optree._syscalls import calls
 

@@ -1,4 +1,4 @@
-"""Saving a session's tree as its snapshot file."""
+"""How a session is kept, by options; and saving its tree as its snapshot file."""
 
 from __future__ import annotations
 
@@ -8,22 +8,37 @@ from pathlib import Path
 from time import time
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from optree._background import Steps, side_by_side
-from optree._clock import now_ms
+from optree._builder.core import Cycles
+from optree._builder.stream import Write
+from optree._clock import Clock, now_ms, wall
 from optree._interrupts import suppress
 from optree._nodes import SessionNode
-from optree._store.compression import unpacked_frames
-from optree._store.directory import SUFFIXES, TEMPORARY, exists, is_directory
-from optree._store.options import StoreOptions
-from optree._store.snapshot import SnapshotWriter
-from optree._store.system import OS, PIECE
+from optree._store.files.compression import unpacked_frames
+from optree._store.files.system import OS, PIECE, REAL
+from optree._store.journal import Sync
+from optree._store.reading.directory import SUFFIXES, TEMPORARY, Directory, exists, is_directory
+from optree._store.reading.snapshot import SnapshotWriter
 from optree._tree import Tree
 from optree._tree.redacted import redacted
 from optree._tree.text import last_seen, totals_summary, untimed_until
 from optree._values import decode
 from optree._version import __version__
+
+
+class StoreOptions(Struct, frozen=True):
+    """How a session is kept."""
+
+    directory: Directory
+    compression: str = "zstd"
+    sync: Sync = "interval"
+    write: Write = "structure"
+    redacted: bool = False
+    cycles: Cycles = "mark"
+    now: Clock = wall
+    system: OS = REAL
 
 
 def saving(

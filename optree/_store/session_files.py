@@ -8,15 +8,14 @@ from pathlib import Path
 
 from optree._builder import Stream
 from optree._interrupts import from_handler, if_free, new_rlock, pass_on, suppress
-from optree._store.directory import SUFFIXES, NotedProblems, checked, exists, owners_journals
+from optree._store.files.system import PASSING
 from optree._store.journal import Journal
-from optree._store.numbering import last_given
-from optree._store.options import StoreOptions
 from optree._store.ownership import Ownership, files_closed, files_opened, make_room
-from optree._store.reader import is_blank
-from optree._store.saving import sweep
+from optree._store.reading.directory import SUFFIXES, NotedProblems, checked, exists, owners_journals
+from optree._store.reading.numbering import last_given
+from optree._store.reading.reader import is_blank
+from optree._store.saving import StoreOptions, sweep
 from optree._store.settle import leave, remove
-from optree._store.system import PASSING
 from optree.errors import BusyError
 
 _TRIES = 20

@@ -18,19 +18,18 @@ from optree import _records as r
 from optree._background import Job
 from optree._ids import is_txn
 from optree._interrupts import new_rlock, pass_on, suppress
-from optree._store import lock
-from optree._store.damage import Damage
-from optree._store.directory import OWNERS, SUFFIXES, Directory, exists, is_directory, journals, may_be_directory, size_of
-from optree._store.formats import read_meta
-from optree._store.interrupted import close_begun
+from optree._store.files import lock
+from optree._store.files.system import OS
 from optree._store.ledger import Ledger
-from optree._store.options import StoreOptions
 from optree._store.ownership import remove_unused
-from optree._store.reader import LIVE, is_blank
-from optree._store.recovery import Loaded, fold_journals, load
-from optree._store.saving import save, sweep
-from optree._store.snapshot import SnapshotWriter
-from optree._store.system import OS
+from optree._store.reading.damage import Damage
+from optree._store.reading.directory import OWNERS, SUFFIXES, Directory, exists, is_directory, journals, may_be_directory, size_of
+from optree._store.reading.formats import read_meta
+from optree._store.reading.interrupted import close_begun
+from optree._store.reading.reader import LIVE, is_blank
+from optree._store.reading.recovery import Loaded, fold_journals, load
+from optree._store.reading.snapshot import SnapshotWriter
+from optree._store.saving import StoreOptions, save, sweep
 from optree._store.upkeep import SAVING, late_closed
 from optree._syscalls import calls
 from optree._tree import Fold, Tree

@@ -16,7 +16,7 @@ from time import monotonic, sleep
 from optree._background import BackgroundThread, Job, Steps, Worker, side_by_side
 from optree._interrupts import WeakMembers, pass_on, suppress
 from optree._records import Record
-from optree._store.system import OS, REAL
+from optree._store.files.system import OS, REAL
 from optree._syscalls import calls
 
 SYNC_SECONDS = 1.0

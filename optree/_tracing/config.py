@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from optree._builder.core import Cycles
 from optree._builder.stream import Write
 from optree._interrupts import new_rlock, pass_on
-from optree._prices import read_table
-from optree._store.directory import SUFFIXES, Directory
+from optree._providers.prices import read_table
 from optree._store.journal import Sync
+from optree._store.reading.directory import SUFFIXES, Directory
 from optree.errors import SetupError
 from optree.redaction import VARIABLE, Redaction, settings, use
 

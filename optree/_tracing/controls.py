@@ -9,8 +9,9 @@ from typing import Any, Literal, Unpack
 
 from optree._builder import Op
 from optree._builder.guard import FAULTS, UNRECORDED
-from optree._prices import PRICES
-from optree._store import Directory, Loaded, recovery
+from optree._providers.prices import PRICES
+from optree._store import Directory, Loaded
+from optree._store.reading import recovery
 from optree._store.settle import settle_left
 from optree._store.upkeep import late_closed, left_synced
 from optree._tracing.config import Config, Options

@@ -122,7 +122,7 @@ class Session:
         if not calls:
             return []
         request: dict[str, Any] = decode(calls[-1].request.payload) if calls[-1].request else {}
-        from optree._messages import HISTORY_KEYS  # not before it is needed: this module is imported with optree
+        from optree._providers.messages import HISTORY_KEYS  # not before it is needed: this module is imported with optree
 
         sent = self.builder.core.pool.resolve(next((request[key] for key in HISTORY_KEYS if request.get(key) is not None), None))
         messages = [{"role": "user", "content": one} if isinstance(one, str) else one for one in (sent if is_list(sent) else [sent])]
@@ -133,7 +133,7 @@ def _answer(op: OperationNode) -> list[Any]:
     response = decode(op.response.payload) if op.response is not None else None
     if isinstance(response, str):
         return [{"role": "assistant", "content": response}]
-    from optree._messages import answers  # not before it is needed: this module is imported with optree
+    from optree._providers.messages import answers  # not before it is needed: this module is imported with optree
 
     held = [message for answer in answers(response)[:1] for message in answer.messages]
     return [message for message in held if is_object(message) and ("role" in message or "type" in message)]

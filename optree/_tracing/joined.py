@@ -14,7 +14,7 @@ from optree._ids import trace_id
 from optree._interrupts import WeakMembers
 from optree._records import OpBegin, TurnBegin
 from optree._store import SessionStore
-from optree._store.options import StoreOptions
+from optree._store.saving import StoreOptions
 from optree._store.settle import settle_later, wait_until_saved, was_left
 from optree._store.upkeep import SAVING
 from optree._tracing.handles import Session

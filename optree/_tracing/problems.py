@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from errno import EDQUOT, ENOSPC
@@ -9,13 +11,15 @@ from pathlib import Path
 
 from optree._builder.guard import FAULTS
 from optree._console import ConsoleWriter
+from optree._interrupts import suppress
 from optree._records import Record
 from optree._store import Directory, SessionStore
-from optree._store.directory import LATE, LATE_UNWRITTEN, may_be_directory, nothing_saved
-from optree._store.system import disk_waited_for
+from optree._store.files.system import disk_waited_for
+from optree._store.reading.directory import LATE, LATE_UNWRITTEN, may_be_directory, nothing_saved
 from optree._store.upkeep import left_unsynced
+from optree._syscalls import calls
 from optree._tracing.recorded import CURRENT_REPLAY
-from optree._tracing.stderr import say
+from optree._visible import one_line
 from optree.errors import BusyError, NotFoundError
 from optree.redaction import callback_errors, forget_callback_errors, redact
 
@@ -235,3 +239,12 @@ def lost_of(records: int, stores: Sequence[SessionStore], directory: Directory, 
     places = {store.options.directory for store in lost} or {directory}
     where = ", ".join(sorted("the home directory" if place.homeless else str(place.sessions) for place in places))
     return f"{records} records are lost, in {where}{causes and f': {causes}'}" if records else ""
+
+
+def say(text: str) -> None:
+    """Write a line on stderr, unless that would have to wait for its reader."""
+    if sys.__stderr__ is None:  # the descriptor was closed at start, and may be any file's by now
+        return
+    with suppress(OSError):
+        if calls.takes_more(2):
+            os.write(2, f"optree: {one_line(redact(text))}\n".encode(calls.terminal_encoding(2), "replace"))

@@ -11,9 +11,9 @@ from typing import Any, Final, Generic, ParamSpec, TypeVar, cast
 
 from optree._builder.guard import FAULTS
 from optree._ids import is_txn, node_id, span_id, trace_id
-from optree._prices import PRICES
-from optree._store.directory import may_be_directory
+from optree._providers.prices import PRICES
 from optree._store.opening import RUN, current_run
+from optree._store.reading.directory import may_be_directory
 from optree._syscalls import calls
 from optree._tracing import context
 from optree._tracing.budgets import OUTSIDE, VARIABLE, Limiter, common, joined, outside, reference

@@ -6,18 +6,18 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from optree import _usage as usage
 from optree._builder import Op, SessionTreeBuilder
 from optree._builder.figures import model_of as called_model
 from optree._builder.handles import respond_at_end
 from optree._interrupts import pass_on
 from optree._nodes import USAGE_AT_START, Status
+from optree._providers import usage
 from optree._tracing.recorded import note_foreign, note_type
 from optree._tracing.runtime import report_problem
 from optree._values import MAX_ITEMS, MAX_TEXT, encode, foreign_type, is_list, is_object
 
 if TYPE_CHECKING:
-    from optree._answers import Assembly, Piece
+    from optree._providers.answers import Assembly, Piece
 
 _ASKED = "by stream_options={'include_usage': True}"
 _NEXT = "return the client's answer itself, or call op.response and op.account"
@@ -96,7 +96,7 @@ class OpResult(Result):
 
 
 class ModelResult(OpResult):
-    """A model's answer: a provider's is read, whole or in chunks. Without `optree._answers` it is a result like others."""
+    """A model's answer: a provider's is read, whole or in chunks. Without `optree._providers.answers` it is a result like others."""
 
     __slots__ = ("_assembly", "_is_read", "_named", "_room")
     decoded = False
@@ -115,7 +115,7 @@ class ModelResult(OpResult):
     def watch(self, value: Any, on_item: Callable[[Any], None], on_end: Callable[[BaseException | None], None]) -> bool:
         """Watch a provider's stream."""
         with self._guarded():
-            from optree._provider_streams import Watcher, is_stream, watch
+            from optree._providers.streams import Watcher, is_stream, watch
 
             if is_stream(value):
                 if watch(value, Watcher(on_item, self._read, on_end)):
@@ -158,7 +158,7 @@ class ModelResult(OpResult):
             self._assembly.answer["items"] = value  # items that are not chunks of a provider
             return
         with self._guarded():
-            from optree._answers import provider_of, told_in, whole
+            from optree._providers.answers import provider_of, told_in, whole
 
             if (answer := whole(value, decoded=self.decoded)) is not None:
                 self._answered(answer, provider_of(value, answer))
@@ -189,7 +189,7 @@ class ModelResult(OpResult):
 
     def _begun(self) -> Assembly | None:
         with self._guarded():
-            from optree._answers import Assembly
+            from optree._providers.answers import Assembly
 
             return Assembly()
         return None
@@ -206,7 +206,7 @@ class ModelResult(OpResult):
 
     def _broke_off(self, answer: dict[str, Any]) -> None:
         """Record the function calls that had come when a stream broke off: of such an answer the response has the text only."""
-        from optree._messages import ToolCallPart, answers, message
+        from optree._providers.messages import ToolCallPart, answers, message
 
         parts = [part for one in answers(answer) for told in one.messages for part in message(told).parts]
         if calls := [part for part in parts if isinstance(part, ToolCallPart) and part.name]:
@@ -217,7 +217,7 @@ class ModelResult(OpResult):
 
     def _begins(self, assembly: Assembly) -> None:
         """Record what a stream tells before its text, which a kill would take: the model, the provider, and the tokens that were sent."""
-        from optree._answers import model_of
+        from optree._providers.answers import model_of
 
         model, usage_at_start = model_of(assembly.answer), assembly.answer.get("usage")
         name_model(self._op, model, assembly.provider)
@@ -230,7 +230,7 @@ class ModelResult(OpResult):
 
         An answer that was cancelled counts as failed; for one that failed the end of its op sets that, with the error.
         """
-        from optree._answers import model_of
+        from optree._providers.answers import model_of
 
         op, model = self._op, model_of(answer)
         asked = name_model(op, model, provider)

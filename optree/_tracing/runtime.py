@@ -20,13 +20,13 @@ from optree._console import ConsoleWriter, LineOptions
 from optree._ids import is_txn, new_txn
 from optree._interrupts import if_free, is_in, keep_interrupt, new_rlock, pass_on, suppress, wait_for_imports
 from optree._nodes import Status
-from optree._prices import PRICES
+from optree._providers.prices import PRICES
 from optree._records import SessionResume
 from optree._store import Directory, SessionStore, open_session, resume_session
-from optree._store.descriptors import OPENING_SESSIONS, is_begun_by_parent, leave_to_parent
-from optree._store.directory import LATE_UNWRITTEN, is_directory, nothing_saved, why_not_live
+from optree._store.files.descriptors import OPENING_SESSIONS, is_begun_by_parent, leave_to_parent
 from optree._store.opening import note_begun, note_lost
-from optree._store.options import StoreOptions
+from optree._store.reading.directory import LATE_UNWRITTEN, is_directory, nothing_saved, why_not_live
+from optree._store.saving import StoreOptions
 from optree._store.settle import settle_later
 from optree._store.upkeep import late_closed, late_open
 from optree._syscalls import calls
@@ -35,8 +35,7 @@ from optree._tracing.context import ABANDONED, Holder
 from optree._tracing.handles import Session
 from optree._tracing.joined import Joined, Leaving, idle_sessions, stand_in
 from optree._tracing.mirroring import Mirroring, check_options
-from optree._tracing.problems import Problems, Unsaved, counts_of, lost_of
-from optree._tracing.stderr import say
+from optree._tracing.problems import Problems, Unsaved, counts_of, lost_of, say
 from optree._values import text
 from optree._visible import coloured
 from optree.errors import BusyError, NotFoundError, OptreeError, SetupError

@@ -19,7 +19,7 @@ from msgspec import Struct
 from optree._ids import new_txn
 from optree._interrupts import WeakMembers, new_rlock, pass_on, suppress
 from optree._nodes import OperationNode
-from optree._store.shared import SharedBytes
+from optree._store.files.shared import SharedBytes
 from optree._syscalls import calls
 from optree._tracing.runtime import RUNTIME, report_problem
 from optree.errors import BudgetExceeded

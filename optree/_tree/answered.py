@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from optree._values import is_object
 
 if TYPE_CHECKING:
-    from optree._messages import Part, ToolCallPart
+    from optree._providers.messages import Part, ToolCallPart
 
 NO_RESULT = "[interrupted: the process ended before this call's result was recorded]"
 
@@ -17,7 +17,11 @@ def answered(messages: list[Any]) -> list[Any]:
 
     Calls are known by their ids; those without one, as Gemini's are, by their names: their results stand right behind.
     """
-    from optree._messages import ToolCallPart, ToolResultPart, message  # not before it is needed: this module is imported with optree
+    from optree._providers.messages import (  # not before it is needed: this module is imported with optree
+        ToolCallPart,
+        ToolResultPart,
+        message,
+    )
 
     parts_of_each = [message(item).parts for item in messages]
     results = [[part.id for part in parts if isinstance(part, ToolResultPart) and part.id] for parts in parts_of_each]
@@ -41,7 +45,7 @@ def answered(messages: list[Any]) -> list[Any]:
 
 def _unnamed(messages: list[list[Part]]) -> set[int]:
     """Return which calls without an id have no result, each by the identity of its part; *messages* are their parts."""
-    from optree._messages import ToolCallPart, ToolResultPart
+    from optree._providers.messages import ToolCallPart, ToolResultPart
 
     lost: set[int] = set()
     waiting: list[ToolCallPart] = []

@@ -129,7 +129,7 @@ class _Copying:
         before: Any = msgspec.json.decode(value)
         after = self._value(before)
         if b'"base64"' in bytes(value):
-            from optree._messages import kept_hidden  # not before it is needed: this module is imported with optree
+            from optree._providers.messages import kept_hidden  # not before it is needed: this module is imported with optree
 
             after = kept_hidden(after, self._value)
         return value if after is before else raw(after)

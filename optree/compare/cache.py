@@ -14,8 +14,8 @@ import msgspec
 from msgspec import Struct
 
 from optree._ids import content_id
-from optree._messages import HISTORY_KEYS
 from optree._nodes import AccountingEntry, OperationNode, Pool, Tokens, parts_of_name
+from optree._providers.messages import HISTORY_KEYS
 from optree._values import is_list, is_object
 from optree.compare.calls import CallContext, Edit
 from optree.compare.content import last_tokens, money

@@ -15,8 +15,8 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from optree._ids import content_id
-from optree._messages import HISTORY_KEYS, opened
 from optree._nodes import OperationNode, Payload, Pool, SessionNode, Tokens, TurnNode
+from optree._providers.messages import HISTORY_KEYS, opened
 from optree._tree import Tree, walk_ops
 from optree._tree.totals import has_unknown_cost
 from optree._values import decode, is_list, is_object

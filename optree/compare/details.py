@@ -9,8 +9,8 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from optree._ids import content_id
-from optree._messages import opened
 from optree._nodes import OperationNode, Payload, SessionNode, TurnNode
+from optree._providers.messages import opened
 from optree._tree.totals import cost_said, of_entries
 from optree._values import decode, is_list, is_object, shortened
 from optree.compare.alignment import align

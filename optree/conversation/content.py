@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from optree._messages import (
+from optree._providers.messages import (
     HISTORY_KEYS,
     MEMBERS,
     ROLES,

@@ -16,12 +16,12 @@ from secrets import token_hex
 from optree._builder import Op
 from optree._interrupts import pass_on, suppress
 from optree._nodes import OpKind
-from optree._store.compression import is_packed
-from optree._store.descriptors import open_regular
-from optree._store.line_log import LineLog
-from optree._store.lines import Fault
-from optree._store.system import OS, REAL
-from optree._store.unusable import usable
+from optree._store.files.compression import is_packed
+from optree._store.files.descriptors import open_regular
+from optree._store.files.line_log import LineLog
+from optree._store.files.lines import Fault
+from optree._store.files.system import OS, REAL
+from optree._store.files.unusable import usable
 from optree._visible import one_line
 from optree.conversation.events import AnyEvent
 from optree.conversation.registry import Counters, MakeEvent, Registry

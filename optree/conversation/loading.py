@@ -6,7 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from optree._store.lines import AnyPath
+from optree._store.files.lines import AnyPath
 from optree.conversation.agent import Agent, restored
 from optree.conversation.events import AnyEvent, TranscriptEntry, message_of
 from optree.conversation.file_home import FileHome

@@ -18,8 +18,8 @@ from typing import Any
 from msgspec import UNSET
 
 from optree._interrupts import pass_on
-from optree._messages import json_text
 from optree._nodes import PIECE_OF_TEXT, Message, OperationNode, Payload, Pool, SessionNode, TurnNode
+from optree._providers.messages import json_text
 from optree._tree import Tree, walk_sessions
 from optree._tree.text import untimed_until
 from optree._values import decode, is_list, is_object

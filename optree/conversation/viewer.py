@@ -11,8 +11,8 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 import msgspec
 
-from optree._store.lines import AnyPath, Fault, blocks, opened
-from optree._store.recovery import load
+from optree._store.files.lines import AnyPath, Fault, blocks, opened
+from optree._store.reading.recovery import load
 from optree._tree import Tree
 from optree.conversation import wire
 from optree.conversation.events import AnyEvent, ConversationEvent, TranscriptEntry

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from optree._store.lines import AnyPath, BadLine, Fault, blocks, decoded, opened
+from optree._store.files.lines import AnyPath, BadLine, Fault, blocks, decoded, opened
 from optree._values import decode, encode, is_list, is_object, plain
 from optree.conversation.dialects import BOTH, Wide, WideCreated, WideEntry, WideFragment, WidePiece, events_of, usual_lines, wide_lines
 from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, TranscriptEntry

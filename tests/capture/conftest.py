@@ -11,12 +11,12 @@ import pytest
 import optree
 from optree._capture import LIBRARIES, START, _hooked, instrument, uninstrument
 from optree._store import Directory
-from optree._store.recovery import load
+from optree._store.reading.recovery import load
 from optree._tree import walk_ops
 from optree._values import decode
 from optree.testing import capture, replay
-from tests.capture.claude import Child
 from tests.capture.documented import EITHER, Documented
+from tests.capture.frameworks.claude import Child
 from tests.capture.provider import Provider, Reply
 from tests.cli.conftest import ROOT, CommandLine
 
@@ -186,7 +186,7 @@ def documented(request, tmp_path, provider):
 @pytest.fixture(scope="module")
 def listening():
     """Return a model behind a websocket."""
-    from tests.capture.websocket_model import WebsocketModel  # some environments have no websockets
+    from tests.capture.clients.websocket_model import WebsocketModel  # some environments have no websockets
 
     model = WebsocketModel()
     yield model
@@ -210,6 +210,6 @@ def sent_by(request):
 @pytest.fixture
 def asking(provider):
     """Return a program of ADK's on the provider."""
-    from tests.capture.adk_programs import Asking
+    from tests.capture.frameworks.adk_programs import Asking
 
     return Asking(provider)

@@ -7,10 +7,10 @@ import threading
 from typing import NamedTuple
 
 from optree._capture import START
-from optree._messages import TextPart, ToolCallPart, answers, message
 from optree._nodes import Tokens
+from optree._providers.messages import TextPart, ToolCallPart, answers, message
 from optree._store import Directory
-from optree._store.recovery import load
+from optree._store.reading.recovery import load
 from optree._tree import walk_ops, walk_sessions
 from optree._values import decode
 from tests.capture.provider import Reply

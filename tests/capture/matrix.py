@@ -76,7 +76,7 @@ class Row(NamedTuple):
 
 def rows() -> Iterator[Row]:
     """Yield what the markers of all tests of capture say, in their order."""
-    for path in sorted(Path(__file__).parent.glob("test_*.py")):
+    for path in sorted(Path(__file__).parent.rglob("test_*.py"), key=lambda path: path.name):
         for node in ast.parse(path.read_text("utf-8")).body:
             marks = node.decorator_list if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else []
             for mark in marks:

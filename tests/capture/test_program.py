@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from optree._store import Directory
-from optree._store.recovery import load
+from optree._store.reading.recovery import load
 from optree._tree import format_tree, walk_ops
 from optree._values import decode
 from tests.capture.calls import CHAT, CHAT_EVENTS, CHAT_TOOL

@@ -12,9 +12,9 @@ import pytest
 
 from optree._capture import LIBRARIES, START, compared
 from optree._store import Directory
-from optree._store.recovery import load
+from optree._store.reading.recovery import load
 from tests.capture.calls import CHAT
-from tests.capture.websocket_model import HEARS, SAID, of_responses
+from tests.capture.clients.websocket_model import HEARS, SAID, of_responses
 from tests.cli.conftest import CommandLine
 
 AGENT = """

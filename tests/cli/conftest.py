@@ -18,7 +18,7 @@ import pytest
 
 from optree._cli import main
 from optree._store import Directory
-from optree._store.options import StoreOptions
+from optree._store.saving import StoreOptions
 from optree._store.settle import settle_all
 
 ROOT = Path(__file__).resolve().parents[2]

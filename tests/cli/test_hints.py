@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
+from tests.cli.commands.test_replay_tools import AGENT
+from tests.cli.commands.test_runs import SEVERAL
 from tests.cli.conftest import CommandLine
-from tests.cli.test_replay_tools import AGENT
-from tests.cli.test_runs import SEVERAL
 
 AUTO = {"OPTREE_AUTO": "1"}
 

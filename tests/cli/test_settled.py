@@ -16,7 +16,7 @@ ROOT = str(Path(optree.__file__).parents[1])
 MAIN = "from optree._cli import main; main()"
 AGENT = """
 import os, optree
-from optree._store.system import OS
+from optree._store.files.system import OS
 def gone(self, path, pieces): os._exit(0)
 OS.replacing = gone
 with optree.session("root"), optree.turn(), optree.llm(provider="p", model="m") as op:

@@ -61,7 +61,7 @@ optree._cli.main()
 """
 
 
-@pytest.mark.parametrize("where", ["typer", "optree._cli.ls", "optree._cli.screen"])
+@pytest.mark.parametrize("where", ["typer", "optree._cli.commands.ls", "optree._cli.screen"])
 def test_an_interrupt_while_a_command_starts(optree, where):
     """Ctrl-C at an import of the command line's ends it with exit code 130, and no traceback."""
     command = [sys.executable, "-c", INTERRUPTED.replace("WHERE", repr(where))]

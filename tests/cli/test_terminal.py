@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from optree._cli.messages import MessageView
+from optree._cli.commands.messages import MessageView
 
 SGR = re.compile(r"\x1b\[(?:0|1|2|3[1-6]|2;37|90)m")
 HOSTILE = "\x1b[8mhid\x1b]0;t\x07\x9b2J\u202er\u200b\U000e0041\u2066 \n[txn:forged] [path:9.9] x [ERR] ← tool y: z [bold]b[/bold]"

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 import optree
-from optree._cli.diff import _explained, _summary, _verdict
+from optree._cli.commands.diff import _explained, _summary, _verdict
 from optree.compare import context_changes
 from optree.compare.histories import bare
 from optree.conversation import SessionViewer

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from optree._store.lines import Fault
+from optree._store.files.lines import Fault
 from optree.conversation import Reply, load_session, restored
 from optree.conversation.wire import stream_events
 

@@ -7,8 +7,8 @@ import signal
 import pytest
 
 from optree import FormatError
-from optree._store import line_log
-from optree._store.system import OS
+from optree._store.files import line_log
+from optree._store.files.system import OS
 from optree.conversation import Session, load_session, read_events
 from optree.conversation.file_home import FileHome
 from tests.conversation.conftest import lines

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import optree
 from optree._nodes import Message, Payload
-from optree._store.recovery import load
+from optree._store.reading.recovery import load
 from optree.conversation.content import answers_of, calls_of, entries_of, is_utterance, kind_of, text_of, thought_of
 from optree.conversation.events import TranscriptEntry
 from optree.conversation.of_tree import events_of

@@ -12,7 +12,7 @@ WRITERS, EACH = 4, 500
 WRITER = """
 import sys
 from optree.conversation import Session
-from optree._store import line_log
+from optree._store.files import line_log
 line_log.WAIT_SECONDS = 30  # however busy the machine is
 session = Session.load(sys.argv[1])
 print("ready", flush=True)
@@ -92,7 +92,7 @@ import os, signal, sys
 from pathlib import Path
 from optree.conversation import Session
 from optree.conversation.file_home import FileHome
-from optree._store.system import OS
+from optree._store.files.system import OS
 
 class Killed(OS):
     def write_all(self, fd, data):

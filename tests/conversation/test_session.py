@@ -249,7 +249,7 @@ def test_compressed_is_refused(tmp_path):
 
 def test_threads(file, session, monkeypatch):
     """Threads that log at once get different ids, and every line is whole, in the order of its id."""
-    monkeypatch.setattr("optree._store.line_log.WAIT_SECONDS", 60.0)  # who has waited longer for the others has an id of its own kind
+    monkeypatch.setattr("optree._store.files.line_log.WAIT_SECONDS", 60.0)  # who has waited longer for the others has an id of its own kind
 
     def log(agent):
         for _ in range(100):

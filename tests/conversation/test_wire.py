@@ -7,7 +7,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optree._store.lines import BLOCK_BYTES, Fault
+from optree._store.files.lines import BLOCK_BYTES, Fault
 from optree._tree import walk_sessions
 from optree.conversation import AgentCreated, PieceOfText, TranscriptEntry, line, read_events, stream_events, wire
 from optree.conversation.of_tree import events_of

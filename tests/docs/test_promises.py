@@ -7,8 +7,10 @@ import pytest
 
 from optree import _interrupts as interrupts
 from optree._builder.stream import WAIT_SECONDS
-from optree._store import descriptors, lock, numbering, upkeep
+from optree._store import upkeep
+from optree._store.files import descriptors, lock
 from optree._store.journal import HELD_RECORDS
+from optree._store.reading import numbering
 from optree._store.settle import BACKGROUND_BYTES, BEGIN_SECONDS, SMALL_BYTES
 from optree._store.upkeep import SYNC_SECONDS
 from optree._tracing.runtime import EXIT_SECONDS, IDLE_SESSIONS, ROOM_SECONDS

@@ -206,7 +206,7 @@ BEGINNING = """
 import _testcapi, optree, sys
 from pathlib import Path
 from optree._records import OpBegin
-from optree._store.reader import read_journal
+from optree._store.reading.reader import read_journal
 
 optree.configure(base_dir=sys.argv[1], console=False)
 wrong = []

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from optree._store import Directory
-from optree._store.lock import last_beat
+from optree._store.files.lock import last_beat
 from tests.faults.harness import FOR_EVER, NOTHING, REFUSE, ROOT, preload
 
 preloads = pytest.mark.skipif(

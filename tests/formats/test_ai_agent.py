@@ -12,7 +12,7 @@ from optree._builder import SessionTreeBuilder
 from optree._formats.ai_agent import AI_AGENT, AI_AGENT_V1, AI_AGENT_V3, assembly
 from optree._formats.installed import detected, installed_formats
 from optree._formats.plain_json import JSON
-from optree._store.recovery import load
+from optree._store.reading.recovery import load
 from optree._tree import flatten, walk_ops, walk_sessions
 from optree.errors import FormatError, OptreeError, StoreError
 from optree.testing import Ticking

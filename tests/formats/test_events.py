@@ -9,9 +9,9 @@ import pytest
 from optree._cli.format_loss import lacking
 from optree._formats import Fault
 from optree._formats.installed import detected, installed_formats
-from optree._store.directory import Directory
 from optree._store.importing import save
-from optree._store.recovery import load
+from optree._store.reading.directory import Directory
+from optree._store.reading.recovery import load
 from optree._tree import walk_sessions
 from optree.conversation.events import AgentCreated
 from optree.conversation.of_tree import events_of

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from optree._builder import SessionTreeBuilder
 from optree._cli.format_loss import lacking
 from optree._formats.ai_agent import AI_AGENT, AI_AGENT_V1, AI_AGENT_V3
-from optree._store.directory import Directory
 from optree._store.importing import save
-from optree._store.recovery import load
+from optree._store.reading.directory import Directory
+from optree._store.reading.recovery import load
 from optree._tree import flatten, format_tree, walk_ops, walk_sessions
 from tests.formats.originals import BEGUN, CHILD_TXN, TXN, document, documents
 

@@ -19,8 +19,8 @@ from optree._builder import handles
 from optree._builder.guard import FAULTS
 from optree._builder.stream import Stream
 from optree._store import session_store
+from optree._store.files.system import OS
 from optree._store.ledger import Ledger
-from optree._store.system import OS
 from optree._tracing import context, faults, runtime, scopes
 from optree._tracing.runtime import RUNTIME
 from tests.interrupts import resting, scenarios

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from optree._store import lock
-from optree._store.descriptors import open_regular
-from optree._store.system import REAL
+from optree._store.files import lock
+from optree._store.files.descriptors import open_regular
+from optree._store.files.system import REAL
 from tests.interrupts.injecting import NOWHERE, Injection, Stop
 
 OPENING = {

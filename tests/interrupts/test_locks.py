@@ -13,7 +13,7 @@ import pytest
 
 from optree._interrupts import new_rlock
 from optree._store import Directory, open_session
-from optree._store.options import StoreOptions
+from optree._store.saving import StoreOptions
 from optree_formats.transcript.recorder import Subscription
 from optree_otel.incoming.processor import MOST, Later
 from optree_otel.live import Live

@@ -34,23 +34,17 @@ GROUPS = {
     "tree": Group(
         ("optree/_tree/*.py",),
         (
-            *(
-                "tests/tree",
-                "tests/builder",
-                "tests/cli/test_tree.py",
-                "tests/cli/test_show.py",
-                "tests/cli/test_status.py",
-                "tests/store/test_recovery.py",
-            ),
+            *("tests/tree", "tests/builder", *(f"tests/cli/commands/test_{name}.py" for name in ("tree", "show", "status"))),
+            "tests/store/reading/test_recovery.py",
             *("tests/conversation/test_of_tree.py", "tests/conversation/test_agent.py", "tests/store/test_resume.py"),
         ),
     ),
     "values": Group(
-        ("optree/_values.py", "optree/_usage.py", "optree/_messages.py"),
+        ("optree/_values.py", "optree/_providers/usage.py", "optree/_providers/messages.py"),
         (
-            *("tests/test_values.py", "tests/test_usage.py", "tests/test_messages.py", "tests/tree", "tests/builder"),
+            *("tests/test_values.py", "tests/providers/test_usage.py", "tests/providers/test_messages.py", "tests/tree", "tests/builder"),
             *("tests/conversation/test_of_tree.py", "tests/conversation/test_of_tree_providers.py", "tests/conversation/test_agent.py"),
-            *("tests/cli/test_messages.py", "tests/cli/test_cost.py"),
+            *("tests/cli/commands/test_messages.py", "tests/cli/commands/test_cost.py"),
         ),
     ),
     "redaction": Group(
@@ -58,9 +52,10 @@ GROUPS = {
         ("tests/redaction", "tests/tree/test_redacted.py", "tests/test_visible.py", "tests/test_values.py"),
     ),
     "store": Group(
-        ("optree/_store/*.py",),
+        ("optree/_store/*.py", "optree/_store/files/*.py", "optree/_store/reading/*.py"),
         (
-            *("tests/store", *(f"tests/cli/test_{name}.py" for name in ("ls", "load", "killed", "settled", "ledger", "import_formats"))),
+            *("tests/store", "tests/cli/test_settled.py"),
+            *(f"tests/cli/commands/test_{name}.py" for name in ("ls", "load", "killed", "ledger", "import_formats")),
             *(f"tests/security/test_{name}.py" for name in ("txns", "links_and_pipes", "bombs")),
         ),
     ),
@@ -83,7 +78,10 @@ GROUPS = {
             *("exporters/optree_formats/transcript/to_tree.py", "exporters/optree_formats/markdown/of_tree.py"),
             "exporters/optree_formats/markdown/to_tree.py",
         ),
-        ("tests/formats", "tests/security/test_txns.py", "tests/cli/test_import_formats.py", "tests/cli/test_export_formats.py"),
+        (
+            *("tests/formats", "tests/security/test_txns.py"),
+            *("tests/cli/commands/test_import_formats.py", "tests/cli/commands/test_export_formats.py"),
+        ),
     ),
 }
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optree._store import descriptors, lock
+from optree._store.files import descriptors, lock
 from optree.errors import SetupError
 from optree.exporting import lock_shared, unlock
 from optree_otel.delivered import DeliveredFile, delivered, forget, is_done, is_sending, kept, mark_done, pending, reopen

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from optree._store import lock
-from optree._store.system import REAL
+from optree._store.files import lock
+from optree._store.files.system import REAL
 from optree_otel import delivery, detached, handover
 from optree_otel.delivered import Addressee, is_sending
 from optree_otel.handover import LOCK, delivery_folder, is_possible

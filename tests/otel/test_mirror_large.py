@@ -9,7 +9,7 @@ import pytest
 import optree
 from optree._ids import span_id, trace_id
 from optree._store import Directory, open_session
-from optree._store.options import StoreOptions
+from optree._store.saving import StoreOptions
 from optree_otel.mirror import OtelMirror
 from optree_otel.pending import send
 from optree_otel.settings import resolve

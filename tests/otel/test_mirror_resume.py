@@ -5,7 +5,7 @@ import pytest
 
 import optree
 from optree._store import Directory
-from optree._store.lock import is_running
+from optree._store.files.lock import is_running
 from optree_otel.mirror import OtelMirror
 from optree_otel.pending import Sent, send, sweep
 from optree_otel.settings import resolve

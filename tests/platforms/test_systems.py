@@ -91,7 +91,8 @@ def test_a_session_is_traced_and_kept(run, agent, tmp_path):
 def test_what_the_system_lacks_is_gone(system, run):
     """What runs is the module for that system, and names that it lacks are not there."""
     ran = run(
-        "-c", "import optree._syscalls as s, optree._store.system as t; print(s.calls.__name__, hasattr(t.os, 'fdatasync'), t.os.name)"
+        "-c",
+        "import optree._syscalls as s, optree._store.files.system as t; print(s.calls.__name__, hasattr(t.os, 'fdatasync'), t.os.name)",
     )
     name = {"darwin": "posix", "win32": "nt"}[system]
     assert f"optree._syscalls.{CALLS[system]} False {name}\n" == ran.stdout, ran.stderr
@@ -255,7 +256,7 @@ def test_files_that_others_have_open_are_tried_for(run, tmp_path):
     code = """
 import threading
 from pathlib import Path
-from optree._store.system import REAL
+from optree._store.files.system import REAL
 from optree._syscalls import calls
 calls.PATIENCE_SECONDS = 60.0
 for change in (lambda: REAL.unlink(Path("old")), lambda: REAL.replace(Path("old"), [b"new"])):
@@ -281,8 +282,8 @@ def test_locks(run, tmp_path):
     """A lock is for one, or shared; who has it is refused it again, also by another descriptor, until it is given back or closed."""
     code = """
 import os
-from optree._store.lock import hold, take
-from optree._store.system import REAL
+from optree._store.files.lock import hold, take
+from optree._store.files.system import REAL
 from pathlib import Path
 path = Path("LOCK")
 held = take(path)
@@ -303,7 +304,7 @@ def test_devices_name_no_session(run, txn):
     """A name that Windows keeps for a device is refused, and the message says so."""
     code = f"""
 import optree
-from optree._store.directory import checked
+from optree._store.reading.directory import checked
 try:
     checked({txn!r})
 except optree.SetupError as error:
@@ -321,7 +322,7 @@ def test_links_are_not_followed(run, tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     code = """
 from pathlib import Path
-from optree._store.system import REAL
+from optree._store.files.system import REAL
 try:
     REAL.append(Path("link"))
 except OSError as error:

@@ -9,8 +9,9 @@ import pytest
 import zstandard
 
 from optree._formats.ai_agent import AI_AGENT_V3
-from optree._store import compression, load
-from optree._store.lines import check_size, opened
+from optree._store import load
+from optree._store.files import compression
+from optree._store.files.lines import check_size, opened
 from optree.errors import FormatError, OptreeError
 from tests.cli.conftest import CommandLine
 from tests.formats.samples import FORMATS, placed

@@ -15,10 +15,10 @@ import pytest
 import zstandard
 
 from optree._store import Directory, load
-from optree._store.descriptors import open_regular
-from optree._store.formats import read_meta
-from optree._store.options import StoreOptions
-from optree._store.reader import read_journal
+from optree._store.files.descriptors import open_regular
+from optree._store.reading.formats import read_meta
+from optree._store.reading.reader import read_journal
+from optree._store.saving import StoreOptions
 from optree._store.settle import settle, settle_all
 from optree.errors import OptreeError, SetupError
 from tests.cli.conftest import CommandLine
@@ -359,8 +359,8 @@ def test_a_gigabyte_in_one_line_of_any_format(tmp_path, form):
 
 def test_a_program_that_makes_files_elsewhere_is_refused(tmp_path):
     """A format that makes its file elsewhere than it was told is refused, whatever way it took."""
-    from optree._cli.export import Writing, export_to_file
-    from optree._store.recovery import Loaded
+    from optree._cli.commands.export import Writing, export_to_file
+    from optree._store.reading.recovery import Loaded
 
     class Stray:
         name, suffix, about, cannot_hold = "stray", ".x", "", ()

@@ -178,7 +178,7 @@ def test_spans_whose_txn_leads_out_are_not_lost(tmp_path, txn):
 
 def test_a_format_of_somebody_elses_is_held_to_it(tmp_path, monkeypatch):
     """A tree whose txn leads out, from a format that checks nothing, is saved under a safe one."""
-    from optree._cli import import_
+    from optree._cli.commands import import_
     from optree._formats import Read
 
     class Careless:

@@ -8,10 +8,10 @@ from optree import _guard
 MOST = 60  # modules; 26 of them are Python's, with 3.11: each of `TOO_HEAVY` would add a hundred
 MOST_OWN = 100 + (sys.version_info >= (3, 12))  # modules of optree; one is for Pythons that warn of forks
 LATER = [
-    "optree._answers",
-    "optree._provider_streams",
-    "optree._server_tools",
-    "optree._store.ai_agent",
+    "optree._providers.answers",
+    "optree._providers.streams",
+    "optree._providers.server_tools",
+    "optree._store.reading.ai_agent",
     "optree._cli",
     "optree.conversation",
 ]  # where they are needed

@@ -12,7 +12,7 @@ import pytest
 
 from optree._builder import SessionTreeBuilder
 from optree._store import Directory, SessionStore, journal, open_session, resume_session
-from optree._store.options import StoreOptions
+from optree._store.saving import StoreOptions
 
 Opened = tuple[SessionTreeBuilder, SessionStore]
 

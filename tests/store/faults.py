@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from optree._store.system import OS
+from optree._store.files.system import OS
 
 CALLS = [
     "create", "append", "own", "write", "read", "pieces", "ends_whole", "datasync", "sync", "sync_directory", "rename", "unlink",

@@ -9,10 +9,10 @@ import pytest
 
 from optree._background import TURN, Job, side_by_side
 from optree._store import Directory, SessionStore, load, upkeep
+from optree._store.files.system import OS
 from optree._store.ledger import Ledger
-from optree._store.options import StoreOptions
+from optree._store.saving import StoreOptions
 from optree._store.settle import settle_all
-from optree._store.system import OS
 from optree._store.upkeep import SAVING
 from tests.store.faults import CALLS, Faulty
 from tests.store.test_journal import busy

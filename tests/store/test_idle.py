@@ -13,11 +13,12 @@ import msgspec
 import pytest
 
 from optree._background import Job, Worker
-from optree._store import Directory, SessionStore, journal, load, lock, ownership, resume_session, session_store, upkeep
-from optree._store.directory import journals
-from optree._store.options import StoreOptions
+from optree._store import Directory, SessionStore, journal, load, ownership, resume_session, session_store, upkeep
+from optree._store.files import lock
+from optree._store.files.system import OS
+from optree._store.reading.directory import journals
+from optree._store.saving import StoreOptions
 from optree._store.settle import settle, settle_all, was_left
-from optree._store.system import OS
 from optree.errors import BusyError
 from tests.store.faults import Faulty
 from tests.store.test_journal import busy

@@ -9,7 +9,7 @@ from optree._builder import SessionTreeBuilder
 from optree._store import load
 from optree._store.importing import more_there, save
 from optree._store.ledger import Ledger
-from optree._store.snapshot import MAX_NESTED
+from optree._store.reading.snapshot import MAX_NESTED
 from optree.errors import BusyError, SetupError, StoreError
 from tests.store.faults import Faulty
 

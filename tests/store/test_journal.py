@@ -17,11 +17,11 @@ import pytest
 import optree
 from optree import _records as r
 from optree._store import Directory, journal, load, upkeep
-from optree._store.directory import journals
-from optree._store.options import StoreOptions
-from optree._store.reader import read_journal
+from optree._store.files.system import OS
+from optree._store.reading.directory import journals
+from optree._store.reading.reader import read_journal
+from optree._store.saving import StoreOptions
 from optree._store.session_store import SessionStore
-from optree._store.system import OS
 from tests.store.faults import Faulty, ReadOnly, Short
 
 
@@ -522,7 +522,7 @@ def test_each_wait_is_for_the_system(monkeypatch, asked, call):
         got.append(what)
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(f"optree._store.system.calls.{call}", refused)
+    monkeypatch.setattr(f"optree._store.files.system.calls.{call}", refused)
     with pytest.raises(OSError, match="Input/output error"):
         getattr(OS(), asked)(7)
     assert [7] == got

@@ -9,8 +9,8 @@ import pytest
 from optree import _records as r
 from optree._store import SessionStore
 from optree._store import journals as journals_module
-from optree._store.options import StoreOptions
-from optree._store.system import OS
+from optree._store.files.system import OS
+from optree._store.saving import StoreOptions
 from tests.store.test_journal import busy
 
 LONG = 60.0

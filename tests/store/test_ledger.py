@@ -15,9 +15,9 @@ import pytest
 import optree
 from optree._builder import SessionTreeBuilder
 from optree._store import Directory, load, open_session
+from optree._store.files.system import OS
 from optree._store.ledger import Ledger
-from optree._store.options import StoreOptions
-from optree._store.system import OS
+from optree._store.saving import StoreOptions
 from optree._syscalls import calls
 from tests.store.faults import Faulty
 from tests.store.test_journal import busy
@@ -140,7 +140,7 @@ def test_eight_processes_append_at_once_and_no_line_is_torn(tmp_path):
     """Eight processes append 500 sessions each to one file: each entry is there once, each line is whole (S4-100, S4-106)."""
     script = (
         "import sys\nfrom pathlib import Path\nfrom optree._builder import SessionTreeBuilder\nfrom optree._store.ledger import Ledger\n"
-        "from optree._store.system import OS\n"
+        "from optree._store.files.system import OS\n"
         "class NoSync(OS):\n    def datasync(self, fd): pass\n"
         "ledger, who = Ledger(Path(sys.argv[1]), NoSync()), sys.argv[2]\n"
         "sys.stdin.readline()\n"

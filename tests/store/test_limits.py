@@ -11,12 +11,12 @@ import pytest
 
 from optree._interrupts import pass_on
 from optree._store import load
-from optree._store.compression import unpack
-from optree._store.directory import is_directory, journals
+from optree._store.files.compression import unpack
+from optree._store.files.system import OS
+from optree._store.files.unusable import usable
+from optree._store.reading.directory import is_directory, journals
 from optree._store.saving import sweep
 from optree._store.settle import leave
-from optree._store.system import OS
-from optree._store.unusable import usable
 from optree._tree import walk_ops
 from tests.store.test_journal import busy
 

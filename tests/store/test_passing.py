@@ -12,8 +12,8 @@ from optree import _records as r
 from optree._nodes import AccountingEntry
 from optree._store import Directory, SessionStore, load
 from optree._store import settle as settle_module
-from optree._store.directory import journals
-from optree._store.options import StoreOptions
+from optree._store.reading.directory import journals
+from optree._store.saving import StoreOptions
 from optree._store.settle import settle
 from optree._tree import walk_ops
 from optree.errors import StoreError

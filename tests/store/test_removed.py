@@ -10,12 +10,13 @@ import msgspec
 import pytest
 
 from optree import _records as r
-from optree._store import SessionStore, load, lock, upkeep
+from optree._store import SessionStore, load, upkeep
+from optree._store.files import lock
+from optree._store.files.system import OS, REAL
 from optree._store.journal import Journal
 from optree._store.ledger import Ledger
-from optree._store.numbering import given_by_others, last_before_another
-from optree._store.options import StoreOptions
-from optree._store.system import OS, REAL
+from optree._store.reading.numbering import given_by_others, last_before_another
+from optree._store.saving import StoreOptions
 from optree._syscalls import calls
 from optree._tree import walk_ops
 from optree.errors import BusyError
@@ -105,7 +106,7 @@ def test_a_lock_that_somebody_else_took_meanwhile_is_said(begin, directory):
 SECOND = """
 import sys
 from optree._store import Directory, resume_session
-from optree._store.options import StoreOptions
+from optree._store.saving import StoreOptions
 builder, store, _ = resume_session("txn-1", StoreOptions(Directory.of(sys.argv[1])))
 builder.begin_turn().end()
 print(store.flush(), flush=True)

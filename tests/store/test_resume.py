@@ -14,13 +14,14 @@ from optree._builder import SessionTreeBuilder, Turn
 from optree._builder.core import Core
 from optree._clock import wall
 from optree._nodes import OperationNode, TurnNode
-from optree._store import load, lock, resume_session
-from optree._store.directory import journals
-from optree._store.formats import read_snapshot
+from optree._store import load, resume_session
+from optree._store.files import lock
+from optree._store.files.system import OS
 from optree._store.ledger import Ledger
-from optree._store.options import StoreOptions
+from optree._store.reading.directory import journals
+from optree._store.reading.formats import read_snapshot
+from optree._store.saving import StoreOptions
 from optree._store.session_store import SessionStore
-from optree._store.system import OS
 from optree._tree import apply, flatten, walk_ops, walk_sessions
 from optree.errors import BusyError, NotFoundError
 from optree.testing import shape

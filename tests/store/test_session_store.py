@@ -16,14 +16,15 @@ import pytest
 import optree
 from optree import _records as r
 from optree._nodes import AccountingEntry, SessionNode
-from optree._store import journal, load, lock, open_session, upkeep
-from optree._store.directory import LATE, journals
-from optree._store.formats import read_meta
+from optree._store import journal, load, open_session, upkeep
+from optree._store.files import lock
+from optree._store.files.system import OS
 from optree._store.ledger import Ledger
-from optree._store.options import StoreOptions
+from optree._store.reading.directory import LATE, journals
+from optree._store.reading.formats import read_meta
+from optree._store.saving import StoreOptions
 from optree._store.session_store import SessionStore
 from optree._store.settle import settle
-from optree._store.system import OS
 from optree._tree import flatten, walk_ops
 from optree.errors import BusyError
 from tests.store.faults import CALLS, Faulty

@@ -12,15 +12,16 @@ from msgspec import structs
 from optree import _records as r
 from optree._background import Job
 from optree._nodes import AccountingEntry
-from optree._store import Directory, SessionStore, journal, load, lock, upkeep
+from optree._store import Directory, SessionStore, journal, load, upkeep
 from optree._store import settle as settle_module
-from optree._store import system as system_module
-from optree._store.directory import journals
-from optree._store.formats import read_meta
+from optree._store.files import lock
+from optree._store.files import system as system_module
+from optree._store.files.system import OS
 from optree._store.ledger import Ledger
-from optree._store.options import StoreOptions
+from optree._store.reading.directory import journals
+from optree._store.reading.formats import read_meta
+from optree._store.saving import StoreOptions
 from optree._store.settle import LEDGER_BYTES, LEFT_SECONDS, settle, settle_all, was_left
-from optree._store.system import OS
 from optree.errors import DamagedError, NotFoundError
 from tests.store.faults import Faulty
 from tests.store.test_journal import busy

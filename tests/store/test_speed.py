@@ -21,17 +21,16 @@ from hypothesis import given
 from hypothesis import settings as examples
 
 from optree import Op, SessionTreeBuilder, __version__
-from optree import _answers as answers
 from optree import _speed as speed
-from optree import _usage as usage
 from optree import _values as values
 from optree._builder import Stream, entries, handles, quick
 from optree._builder.handles import respond_at_end
 from optree._builder.stream import Wants
+from optree._providers import answers, usage
 from optree._records import Entries, OpBegin, OpEnd, check
 from optree._speed import plainly
+from optree._store.files.system import OS
 from optree._store.journal import Journal
-from optree._store.system import OS
 from optree._store.upkeep import left_synced
 from optree._tree.walk import to_plain
 from optree.testing import Ticking

@@ -11,8 +11,8 @@ import pytest
 from optree import _records as r
 from optree._background import Job
 from optree._store import journal, upkeep
-from optree._store.reader import read_journal
-from optree._store.system import OS
+from optree._store.files.system import OS
+from optree._store.reading.reader import read_journal
 from tests.store.faults import Faulty
 from tests.store.test_journal import Held
 from tests.store.test_settle import wait_for

@@ -10,7 +10,7 @@ import pytest
 import optree
 from optree import _records as r
 from optree._builder.guard import FAULTS
-from optree._prices import PRICES
+from optree._providers.prices import PRICES
 from optree._tracing.runtime import RUNTIME
 from optree.testing import capture
 

@@ -22,7 +22,7 @@ import optree
 from optree._nodes import Tokens
 from optree._store import Directory
 from optree._store.ledger import Ledger
-from optree._store.recovery import load
+from optree._store.reading.recovery import load
 from optree._tree import walk_ops
 from optree._values import decode
 from optree.conversation.content import answers_of

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import optree
-from optree._store.shared import SharedBytes
-from optree._store.system import OS
+from optree._store.files.shared import SharedBytes
+from optree._store.files.system import OS
 from optree._tracing import spending
 from optree._tree import walk_ops
 

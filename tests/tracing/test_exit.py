@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import optree
-from optree._store.options import StoreOptions
+from optree._store.saving import StoreOptions
 from optree._store.settle import settle_all
 from optree._tracing.runtime import EXIT_SECONDS
 
@@ -49,7 +49,7 @@ def test_a_session_that_is_not_saved_at_exit_is_settled_by_the_next(finished, di
     """The disk is too slow for the last snapshot: the process ends in time, and the next process in the directory bills it (S4-104)."""
     code, out, _ = finished("""
         import time
-        from optree._store.system import OS
+        from optree._store.files.system import OS
         def slow(self, path, pieces, aside=None): time.sleep(60)
         OS.replacing = slow
         with optree.session("root"), optree.turn(), optree.llm(provider="p", model="m") as op:
@@ -100,7 +100,7 @@ def test_a_fork_that_finds_no_room_runs_on(finished):
     code, out, err = finished("""
         import warnings
         warnings.simplefilter("ignore")
-        from optree._store.system import OS
+        from optree._store.files.system import OS
         with optree.session("on"):
             def none(self, path): raise RuntimeError("no room")
             OS.create = none
@@ -227,7 +227,7 @@ import optree
 from optree._background import Job, Wake
 counted(Job, "wait", 1)
 counted(Wake, "wait", 1)
-import optree._store.system as system
+import optree._store.files.system as system
 from _thread import allocate_lock
 for_ever = allocate_lock()
 for_ever.acquire()

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 import optree
-from optree._store.directory import journals
 from optree._store.ledger import Ledger
-from optree._store.options import StoreOptions
-from optree._store.reader import read_journal
+from optree._store.reading.directory import journals
+from optree._store.reading.reader import read_journal
+from optree._store.saving import StoreOptions
 from optree._store.session_store import SessionStore
 from optree._store.settle import settle_all
 from tests.interrupts.test_running_out import ALL_DESCRIPTORS
@@ -392,7 +392,7 @@ def entries_of(tree):
 HOLDER = """
 import sys
 from pathlib import Path
-from optree._store import lock
+from optree._store.files import lock
 print(lock.take(Path(sys.argv[1])), flush=True)
 sys.stdin.read()
 """
@@ -580,7 +580,7 @@ def test_parents_lock_is_kept(finished):
     """A child that ends does not release its parent's session: no other process may take it."""
     code, _, err = finished("""
         from optree._store import resume_session
-        from optree._store.options import StoreOptions
+        from optree._store.saving import StoreOptions
 
         with optree.session("root") as root, optree.turn():
             child = os.fork()
@@ -800,9 +800,9 @@ HELD = """
     ("module", "call"),
     [
         ("optree._tracing.spending", "with optree.budget(calls=5) as budget: assert {'calls': 5} == budget.limits"),
-        ("optree._store.shared", "with optree.budget(calls=5) as budget: assert {'calls': 5} == budget.limits"),
+        ("optree._store.files.shared", "with optree.budget(calls=5) as budget: assert {'calls': 5} == budget.limits"),
         (
-            "optree._provider_streams",
+            "optree._providers.streams",
             "with optree.session('a'), optree.turn(): assert {'model': 'm'} == optree.llm(lambda: {'model': 'm'})()",
         ),
         ("zstandard", "with optree.session('a'): pass\n    assert optree.flush('snapshot', 30)"),

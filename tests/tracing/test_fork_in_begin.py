@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 import optree
-from optree._store.options import StoreOptions
+from optree._store.saving import StoreOptions
 from optree._store.settle import settle_all
 from tests.tracing.conftest import ROOT
 

@@ -8,7 +8,7 @@ import pytest
 from optree import _records as r
 from optree._background import Job
 from optree._store import Directory, load, open_session
-from optree._store.options import StoreOptions
+from optree._store.saving import StoreOptions
 from optree._store.upkeep import SAVING
 from optree._tracing.joined import Leaving
 from optree._tracing.runtime import Runtime

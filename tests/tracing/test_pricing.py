@@ -10,17 +10,17 @@ from msgspec import UNSET
 import optree
 from optree._builder.handles import account_late
 from optree._nodes import SNAPSHOT, USAGE_AT_START, AccountingEntry
-from optree._prices import PRICES
+from optree._providers.prices import PRICES
+from optree._providers.usage import parts_of
 from optree._records import Accounted
-from optree._store.directory import journals
+from optree._store.files.system import REAL
 from optree._store.ledger import Ledger
-from optree._store.options import StoreOptions
-from optree._store.reader import read_journal
+from optree._store.reading.directory import journals
+from optree._store.reading.reader import read_journal
+from optree._store.saving import StoreOptions
 from optree._store.settle import settle_all
-from optree._store.system import REAL
 from optree._tree import Fold
 from optree._tree.totals import of_entries, pico
-from optree._usage import parts_of
 from optree._values import decode
 
 LONG = 60

@@ -6,8 +6,8 @@ import pytest
 
 import optree
 from optree._store import Directory, open_session
-from optree._store.options import StoreOptions
-from optree._store.system import OS
+from optree._store.files.system import OS
+from optree._store.saving import StoreOptions
 from optree._tracing.problems import Problems, problems_of
 from tests.store.faults import Faulty
 from tests.tracing.conftest import LONG

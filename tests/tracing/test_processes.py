@@ -11,7 +11,7 @@ import pytest
 import optree
 from optree._ids import node_id, span_id, trace_id
 from optree._store.opening import current_run
-from optree._store.options import StoreOptions
+from optree._store.saving import StoreOptions
 from optree._store.settle import settle_all
 from optree._tree import walk_sessions
 
@@ -172,7 +172,7 @@ def test_subprocesses_at_once(finished, saved):
     with optree.session("root"), optree.turn(), optree.tool("shell"):
         children = [start(str(n)) for n in range(4)]
         assert [0] * 4 == [child.wait() for child in children]
-        from optree._store.directory import journals
+        from optree._store.reading.directory import journals
         assert 5 == len(journals(optree.Directory.of().live(optree.current_session().txn)))
     """
     )
@@ -490,7 +490,7 @@ def test_given_txn_that_another_process_is_quicker_to_take(finished, directory):
     code, out, err = finished(
         """
         import os, subprocess
-        from optree._store.directory import Directory
+        from optree._store.reading.directory import Directory
 
         def is_free(self, txn):
             free = honest(self, txn)

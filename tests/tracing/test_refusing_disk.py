@@ -11,7 +11,7 @@ import optree
 from optree._builder import SessionTreeBuilder
 from optree._store import settle
 from optree._store.ledger import Ledger
-from optree._store.options import StoreOptions
+from optree._store.saving import StoreOptions
 from optree._store.settle import settle_all
 from tests.tracing.conftest import LONG
 
@@ -195,7 +195,7 @@ def test_late_records_that_are_refused(finished, directory, saved):
 
 
 LATE_SYNCS = f"""{LET_GO}
-from optree._store.system import OS
+from optree._store.files.system import OS
 refuses, synced, datasync, sync = REFUSES, {{}}, OS.datasync, OS.sync
 def counted(self, fd, call=datasync):
     if refuses:
@@ -276,7 +276,7 @@ def test_what_was_refused_to_a_child_is_told_with_its_session(ends, finished, di
 
 SLOW_AT_LAST = """
 import resource, time
-from optree._store.system import OS
+from optree._store.files.system import OS
 write_all = OS.write_all
 hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
 def slowly(self, fd, data):

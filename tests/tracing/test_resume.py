@@ -279,8 +279,9 @@ def test_while_optree_is_off(finished, directory):
 
 LATE_AT_THE_CLOSE = """
 import threading
-from optree._store import SessionStore, lock
-from optree._store.system import OS
+from optree._store import SessionStore
+from optree._store.files import lock
+from optree._store.files.system import OS
 saving, go_on, sync, close = threading.Event(), threading.Event(), OS.sync, SessionStore.close
 
 def slow(system, fd):
@@ -379,7 +380,7 @@ def test_a_request_while_the_one_before_still_logs(finished, saved):
 
 SLOW = """
 import sys, time
-from optree._store.system import OS
+from optree._store.files.system import OS
 sync = OS.sync
 
 def slow(system, fd):
@@ -411,7 +412,7 @@ def test_requests_that_come_to_two_processes_in_turn(script):
 
 HANGS = """
 import threading
-from optree._store.system import OS
+from optree._store.files.system import OS
 with optree.session("a") as session, optree.turn(user="1"), optree.tool("t"):
     pass
 assert optree.flush("snapshot", 30)

@@ -127,7 +127,7 @@ with optree.session('a'), optree.turn():
     time.sleep(0.05)
 """,
     "disk that hangs": """
-from optree._store.system import OS
+from optree._store.files.system import OS
 OS.unlink = lambda *given: time.sleep(60)
 for n in range(32):
     with optree.session('a'), optree.turn(), optree.tool('b') as op: op.log('c')

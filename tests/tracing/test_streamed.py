@@ -10,7 +10,7 @@ import pytest
 import optree
 from optree._formats.installed import installed_formats
 from optree._store import Directory
-from optree._store.recovery import load
+from optree._store.reading.recovery import load
 from optree._tree import format_tree, walk_ops
 from optree._values import decode
 from optree.testing import capture

@@ -10,7 +10,7 @@ import pytest
 
 import optree
 from optree import _records as r
-from optree._store.system import OS
+from optree._store.files.system import OS
 from tests.tracing.conftest import LONG
 
 THREADS = 8

@@ -57,7 +57,7 @@ def read(path: AnyPath, *, strict: bool = False) -> Iterator[Event | Fault]:
     """Yield the events of a file (plain, gzip or zstd) in the order of its lines, and each fault in its place.
 
     With *strict* the first fault is raised, as `FormatError`, an unknown type as `UnknownEventTypeError` or `UnknownBlockTypeError`.
-    Raises `OSError`, and `FormatError` for a line that is longer than `optree._store.lines` takes.
+    Raises `OSError`, and `FormatError` for a line that is longer than `optree._store.files.lines` takes.
     """
     for batch in batches(path, strict=strict):
         if isinstance(batch, list):

@@ -96,7 +96,7 @@ _FIGURES: Final = {
     "cost_usd": _COST,
     "upstream_inference_cost_usd": (names.UPSTREAM_COST,),
 }
-"""What spans call the figures that `optree._usage.read` takes by name."""
+"""What spans call the figures that `optree._providers.usage.read` takes by name."""
 
 
 class Meaning(Struct, frozen=True):

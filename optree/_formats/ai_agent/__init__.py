@@ -12,10 +12,10 @@ from pathlib import Path
 from optree._formats import Fault, Read, write_new
 from optree._formats.ai_agent import assembly, records
 from optree._formats.ai_agent.records import Ledgers
-from optree._store.ai_agent import document, version_of
-from optree._store.compression import compressor
-from optree._store.formats import read_snapshot
-from optree._store.heads import head_of
+from optree._store.files.compression import compressor
+from optree._store.files.lines import head_of
+from optree._store.reading.ai_agent import document, version_of
+from optree._store.reading.formats import read_snapshot
 from optree._tree import Tree
 from optree.errors import FormatError
 

@@ -15,16 +15,16 @@ from optree._formats import Fault
 from optree._formats.ai_agent.records import CALLED_BY_PROGRAM, Ledgers, SessionRecords, derived_id
 from optree._ids import is_node_id, is_txn, node_id, txn_of
 from optree._nodes import AccountingEntry, Payload, Status
-from optree._store.ai_agent.terms import IN_FIELDS, name_of
-from optree._store.compression import limit_of
-from optree._store.descriptors import open_regular
-from optree._store.lines import opened
-from optree._store.plain_values import block_of, json_of, kind_of, number_of, object_of, objects_of, text_of, texts_of
+from optree._providers.usage import parts_of
+from optree._store.files.compression import limit_of
+from optree._store.files.descriptors import open_regular
+from optree._store.files.lines import opened
+from optree._store.reading.ai_agent.terms import IN_FIELDS, name_of
+from optree._store.reading.plain_values import block_of, json_of, kind_of, number_of, object_of, objects_of, text_of, texts_of
 from optree._tree import Fold, Tree
 from optree._tree.fold import UNKNOWN
 from optree._tree.totals import leave_out_impossible
 from optree._tree.walk import unused
-from optree._usage import parts_of
 from optree._values import is_object
 
 MAX_NESTED = 50

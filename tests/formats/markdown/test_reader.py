@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from optree._store.lines import Fault
+from optree._store.files.lines import Fault
 from optree_formats.markdown import FORMAT, Entry, LogEvent, extract_events, read_log, state_at, stream_log, verify
 from optree_formats.markdown.retention import fewer_events
 from tests.formats.markdown.logs import SEED, call, log, naive_blocks, session

@@ -9,7 +9,7 @@ from msgspec import UNSET
 from optree._builder import SessionTreeBuilder
 from optree._store import Directory
 from optree._store.importing import save
-from optree._store.snapshot import MAX_NESTED
+from optree._store.reading.snapshot import MAX_NESTED
 from optree._tree import walk_ops, walk_sessions
 from optree.errors import FormatError, SetupError
 from optree.testing import Ticking, shape

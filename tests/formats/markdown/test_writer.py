@@ -6,7 +6,7 @@ from threading import Thread
 
 import pytest
 
-from optree._store.system import OS
+from optree._store.files.system import OS
 from optree.errors import SetupError, StoreError
 from optree.testing import Ticking
 from optree_formats.markdown import EventLog, LogEvent, Refused, extract_events, log_path, read_log, state_at, verify, write_summary

@@ -6,8 +6,9 @@ import pytest
 import optree
 from optree._builder import handles
 from optree._console import ConsoleWriter, LineOptions
-from optree._store import Directory, load, numbering, open_session, resume_session
-from optree._store.options import StoreOptions
+from optree._store import Directory, load, open_session, resume_session
+from optree._store.reading import numbering
+from optree._store.saving import StoreOptions
 from optree._tracing import Session
 from optree.errors import SetupError
 from optree.testing import Ticking, capture

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec import json
 
-from optree._store.line_log import LineLog
+from optree._store.files.line_log import LineLog
 from optree.errors import SetupError
 from optree_formats.transcript import ContentBlock, Event, InvalidEventError, NopRecorder, Recorder, StepPayload, read
 from tests.formats.transcript.lines import CHILD, RUN, TIME, event, line, message, step, text, write

@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 import optree
-from optree._store import lock
+from optree._store.files import lock
 from optree._tree import walk_ops
 from optree_otel.incoming import read, save, sessions
 from tests.cli.conftest import ROOT, CommandLine

@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import set_span_in_context
 
-from optree._messages import ToolCallPart, message
+from optree._providers.messages import ToolCallPart, message
 from optree.testing import capture, shape
 from optree_otel.incoming import OpTreeSpanProcessor, sessions
 from optree_otel.incoming.processor import _read

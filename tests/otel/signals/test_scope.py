@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from optree._builder import SessionTreeBuilder
-from optree._store.interrupted import interrupt, open_nodes
+from optree._store.reading.interrupted import interrupt, open_nodes
 from optree.testing import Ticking
 from optree_otel.signals.mapping import op_span, session_span, turn_span
 from tests.otel.signals.test_mapping import scope_of

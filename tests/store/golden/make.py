@@ -17,9 +17,9 @@ import zstandard
 from optree._builder import SessionTreeBuilder
 from optree._records import FORMAT
 from optree._store import open_session
-from optree._store.directory import Directory
-from optree._store.options import StoreOptions
-from optree._store.snapshot import VERSION
+from optree._store.reading.directory import Directory
+from optree._store.reading.snapshot import VERSION
+from optree._store.saving import StoreOptions
 from optree.testing import Ticking
 
 

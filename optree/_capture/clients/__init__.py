@@ -1,0 +1,5 @@
+"""The libraries that send to models, a module each: httpx, aiohttp, botocore, and websockets with their events.
+
+In come their calls, by `hooks`; out go exchanges, and in a replay the recorded answer in the client's own form. A client's objects are
+only read, but for an answer's stream, which one of ours stands around.
+"""

@@ -1,0 +1,128 @@
+"""Requests that httpx and httpx2 send, recorded: all SDKs on them come by there; and calls of SDKs, each of which may send several."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+from collections.abc import Callable
+from datetime import timedelta
+from types import ModuleType
+from typing import Any
+from weakref import ref
+
+from optree._capture.hooks import Hook, IsOn, await_within, run_within
+from optree._capture.http.exchange import Exchange, begin
+from optree._capture.http.observed import ClientCall
+from optree._capture.http.sent import Broken, Noted, SentRequest
+from optree._capture.replay import ACTIVE
+from optree._capture.replay.answering import NO_ANSWER, StoredReply
+from optree._tracing.faults import guarded
+
+_sending: dict[int, ref[_Sending]] = {}
+"""By id, requests that are being sent, and by that of their bodies: a hook that another library's is put around, and one around that, see
+each once, and so do those of two clients of which one sends through the other."""
+
+
+def http_client(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook httpx or httpx2 where requests are sent: all its ways, and all SDKs on it, come by there. Nothing is done if not *is_on*."""
+    sync = type("Noted", (Noted, module.SyncByteStream), {})  # httpx asks for its class
+    awaited = type("Noted", (Noted, module.AsyncByteStream), {})
+    return [
+        (module.Client, "send", run_within(module.Client.send, functools.partial(_send, module, sync, is_on))),
+        (module.AsyncClient, "send", await_within(module.AsyncClient.send, functools.partial(_send, module, awaited, is_on))),
+    ]
+
+
+def sdk_client(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook a client as Stainless generates it (OpenAI, Anthropic, Groq and others): all that one of its calls sends is one op's."""
+
+    def watching(*_args: Any, **_kwargs: Any) -> ClientCall | None:
+        return ClientCall() if is_on() else None
+
+    return [
+        (module.SyncAPIClient, "request", run_within(module.SyncAPIClient.request, watching)),
+        (module.AsyncAPIClient, "request", await_within(module.AsyncAPIClient.request, watching)),
+    ]
+
+
+def _send(
+    module: ModuleType, noted: type[Any], is_on: IsOn, _client: Any = None, request: Any = None, *_args: Any, **kwargs: Any
+) -> _Sending | None:
+    content = getattr(request, "_content", None)  # `content` raises where the body is a stream
+    sending = _sending.get(id(request))
+    if type(content) is not bytes or (sending is not None and sending() is not None) or not is_on():
+        return None
+    exchange = begin(request.method, request.url.host, request.url.path, content)
+    if exchange is None:
+        return None
+    answer = ACTIVE.answer(exchange.op, request.url.path, request.url.query.decode("latin-1"), exchange.sent)
+    given = None if answer is None else functools.partial(_given, module, request, answer, is_stream=bool(kwargs.get("stream")))
+    return _Sending((id(request), id(content)), exchange, noted, given)
+
+
+def is_being_sent(body: bytes) -> bool:
+    """Tell whether that very body is of a request that another client sends, as httpx does through aiohttp."""
+    sending = _sending.get(id(body))
+    return sending is not None and sending() is not None
+
+
+def _given(module: ModuleType, request: Any, answer: StoredReply, *, is_stream: bool) -> Any:
+    """Return a recorded answer as the client's response, or raise that none came; *is_stream*: the program reads it itself."""
+    if answer.status == NO_ANSWER:
+        raise _error_of(module, request, answer.body.decode(), module.ReadTimeout if answer.timed_out else module.ConnectError)
+    if answer.breaks is None or not (answer.breaks or is_stream):
+        response = module.Response(answer.status, headers=answer.headers, content=answer.body, request=request)
+    else:
+        other = module.ReadTimeout if answer.timed_out else module.ReadError
+        error = _error_of(module, request, answer.breaks, other) if answer.breaks else None
+        if error is not None and not is_stream:
+            raise error
+        broken: Any = type("Broken", (Broken, module.SyncByteStream, module.AsyncByteStream), {})(answer.body, error)
+        response = module.Response(answer.status, headers=answer.headers, stream=broken, request=request)
+    response.elapsed = timedelta()
+    return response
+
+
+def _error_of(module: ModuleType, request: Any, told: str, other: type[BaseException]) -> BaseException:
+    """Return the client's exception that a recorded error tells of; the *other* one, where that was none of this client's."""
+    name, _, said = told.partition(": ")
+    kind: Any = getattr(module, name, None)
+    if isinstance(kind, type) and issubclass(kind, module.TransportError):
+        return kind(said, request=request)  # type: ignore[no-any-return]
+    kind = getattr(builtins, name, None)  # of a transport of the program's own
+    error: BaseException = kind(said) if isinstance(kind, type) and issubclass(kind, OSError) else other(told, request=request)  # type: ignore[call-arg]
+    return error
+
+
+class _Sending(SentRequest):
+    """One that is known as long as this lives at the longest, be it left in order or not."""
+
+    __slots__ = ("__weakref__", "_noted", "_sent")
+
+    def __init__(self, sent: tuple[int, int], exchange: Exchange, noted: type[Any], given: Callable[[], Any] | None) -> None:
+        super().__init__(exchange, given)
+        self._sent, self._noted = sent, noted
+
+    def begin(self) -> None:
+        """Note that the request, and its body, are being sent."""
+        known: ref[_Sending] = ref(self)
+        for one in self._sent:
+            _sending[one] = known
+
+    def raised(self, error: BaseException) -> None:
+        """End the exchange, and note that nothing is being sent."""
+        self._forget()
+        super().raised(error)
+
+    def _forget(self) -> None:
+        for one in self._sent:
+            _sending.pop(one, None)
+
+    @guarded
+    def returned(self, response: Any) -> None:
+        """Record the answer: its body, or each piece of it as the program reads it."""
+        self._forget()
+        content = getattr(response, "_content", None)
+        self.exchange.responded(response.status_code, response.headers.raw, content)
+        if content is None:
+            response.stream = self._noted(response.stream, self.exchange)

@@ -1,0 +1,467 @@
+"""Google's ADK: runs and agents are sessions; tools are ops in them, and so are calls of models that the wire does not see.
+
+Hooks the methods every agent runs through and the plugin manager's tool callbacks. It adds no plugin: programs see and order plugins,
+and one may stop those after it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from types import ModuleType
+from typing import Any, Final, cast
+from weakref import WeakKeyDictionary
+
+from optree._builder import Op, Turn
+from optree._capture.frameworks.nesting import LEFT, Ending, FrameworkCall, Nesting
+from optree._capture.hooks import Hook, IsOn, Watch, await_within, read_within
+from optree._capture.http.observed import one_client_call
+from optree._nodes import Status
+from optree._tracing import context
+from optree._tracing.context import Holder, Scope
+from optree._tracing.failures import class_of_raised, class_of_text, error_attributes
+from optree._tracing.faults import guarded
+from optree._tracing.handles import Session
+from optree._tracing.recorded import CURRENT_REPLAY, note_foreign, note_type
+from optree._tracing.results import Result
+from optree._tracing.scopes import OpScope, SessionScope, TurnScope
+from optree._tracing.unrecorded import SESSION
+from optree._tracing.wrapping import RecordedItems
+from optree._values import dumped, is_list, text
+from optree.redaction import redact
+
+_Events = AsyncGenerator[Any, Any]
+_TOOLS: Final = Nesting()
+_TRANSFER: Final = "transfer_to_agent"
+"""The tool that hands the conversation to another agent."""
+
+
+def runs(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook the ways to run an agent or a workflow."""
+
+    @guarded
+    def recorded(events: _Events, runner: Any = None, *_args: Any, **told: Any) -> _Events:
+        return _AdkRun(text(runner.agent.name), None, {}).around(events, _said(told.get("new_message")), runner.agent)
+
+    return read_within(module.Runner, ("run_async", "run_live"), recorded, is_on, keeps_kind=False)
+
+
+def agents(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook what all agents come by, also within others."""
+
+    @guarded
+    def recorded(events: _Events, agent: Any = None, parent: Any = None, *_args: Any, **told: Any) -> _Events:
+        name, where, run = text(agent.name), context.here(), _run_here()
+        if run is not None and where is not None and where.op is None and run.above is None and run.agent == name:
+            run.handed.pop(name, None)
+            return events  # the run's session is its session, also when it gets the conversation back
+        above = run if run is None or run.above is None else run.above
+        handed_over_by = None if above is None else above.handed.pop(name, None)
+        more = {} if handed_over_by is None else {"handed_over_by": handed_over_by}
+        return _AdkRun(name, above, more).around(events, _question(told.get("parent_context", parent)), agent)
+
+    return read_within(module.BaseAgent, ("run_async", "run_live"), recorded, is_on, keeps_kind=False)
+
+
+class _AdkRun:
+    """One run: a runner's, or of an agent within it."""
+
+    def __init__(self, agent: str, above: _AdkRun | None, attributes: Mapping[str, Any]) -> None:
+        self.agent, self.above, self.attributes = agent, above, attributes
+        self.handed: dict[str, str] = {}
+        """By the agent that is to get the conversation, the one that hands it over."""
+        self.tools: dict[int, Any] = {}
+        """Calls that are open: their contexts, by id."""
+        self.is_closing = False
+        """True once the program wants no more of its events."""
+        self.is_left = False
+        """True once what it is part of wants no more of them: that is no failure, as after a hand-off."""
+        self.answer = _AdkAnswer()
+
+    def around(self, events: _Events, user: str | None, agent: Any) -> _Events:
+        """Return the events, in a session and in a turn of that."""
+        system = getattr(agent, "instruction", None)
+        turn = _AgentTurn(user, system if isinstance(system, str) and system else None, self)
+        return RecordedItems(RecordedItems(events, turn, self._closed), _AgentSession(self.agent, self), self._closed)
+
+    def _closed(self) -> None:
+        """Take that the program, or the run that this one is part of, wants no more events."""
+        self.is_closing = self.above is None
+        self.is_left = self.above is not None and not self.above.is_closing
+
+    def ended(self, status: Status, error: str | None) -> tuple[Status, str | None]:
+        """Return how a node of it ends; tools that were not heard of again end before."""
+        for tool in list(self.tools):
+            _TOOLS.end(tool, *(LEFT if status == "ok" else (status, error)))
+        self.tools.clear()
+        is_in_order = (status == "cancelled" and self.is_left) or (error or "").startswith(_PAUSED)
+        return ("ok", None) if is_in_order else (status, error)
+
+
+_PAUSED: Final = "NodeInterruptedError"
+"""Raised when a run pauses for human input."""
+_runs: Final[WeakKeyDictionary[Any, _AdkRun]] = WeakKeyDictionary()
+"""By their sessions' builders."""
+
+
+def _run_here() -> _AdkRun | None:
+    where = context.here()
+    return None if where is None else _runs.get(where.session.builder)
+
+
+class _AdkAnswer(Result):
+    """What a run comes to, by its events."""
+
+    __slots__ = ("_said", "session")
+
+    def __init__(self) -> None:
+        self.session: Session | None = None
+        self._said: Any = None
+
+    def take(self, item: Any) -> bool:
+        """Take an event: no text is kept but the last one."""
+        self._note(item)
+        return True
+
+    @guarded
+    def _note(self, event: Any) -> None:
+        if (output := getattr(event, "output", None)) is not None:
+            self._said = output
+        elif event.author != "user" and event.is_final_response() and (said := _said(event.content)):
+            self._said = said
+
+    def ended(self, status: Status) -> None:  # noqa: ARG002 - of a run that failed too
+        """Take the last of it as the session's report."""
+        session, self.session = self.session, None
+        if session is not None and self._said is not None:
+            session.builder.set_final_report(self._said, with_end=True)
+
+
+class _AgentSession(SessionScope):
+    """The session of a run."""
+
+    def __init__(self, name: str, run: _AdkRun) -> None:
+        super().__init__(name, run.attributes)
+        self._run = run
+
+    def begin(self, before: Scope | None, holder: Holder | None = None, arguments: Mapping[str, Any] | None = None) -> Scope:
+        scope = super().begin(before, holder, arguments)
+        if scope.session is not SESSION:
+            _runs[scope.session.builder] = self._run
+            self._run.answer.session = scope.session
+        return scope
+
+    def finish(self, handle: Session, status: Status, error: str | None) -> None:
+        """End it."""
+        super().finish(handle, *self._run.ended(status, error))
+
+    def result(self, handle: Session) -> Result:  # noqa: ARG002 - it was given at the beginning
+        return self._run.answer
+
+
+class _AgentTurn(TurnScope):
+    """The only turn in it."""
+
+    def __init__(self, user: str | None, system: str | None, run: _AdkRun) -> None:
+        super().__init__(user, system, {})
+        self._run = run
+
+    def finish(self, handle: Turn, status: Status, error: str | None) -> None:
+        """End it, after hand-offs that came to nothing."""
+        status, error = self._run.ended(status, error)
+        handed, self._run.handed = self._run.handed, {}
+        for target, source in handed.items() if status == "failed" and not self.inherited(handle) else ():
+            name, known = _hand_off(source, target)
+            op, why = handle.builder.begin_op("system", name, turn=handle, attributes=known), class_of_raised(error)
+            op.end(status, error, **error_attributes(why))
+        super().finish(handle, status, error)
+
+    def result(self, handle: Turn) -> Result:  # noqa: ARG002 - the session takes them
+        return _AdkNothing()
+
+
+class _AdkNothing(Result):
+    """Events that something else takes."""
+
+    def take(self, item: Any) -> bool:  # noqa: ARG002 - none is kept
+        """Leave an event alone."""
+        return True
+
+
+def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook what tells plugins that a tool is called, has answered, or has failed."""
+
+    def hooked(name: str, kind: type[_ToolHook]) -> Hook:
+        @guarded
+        def watching(_manager: Any, **told: Any) -> Watch | None:
+            return kind(told) if is_on() else None
+
+        return module.PluginManager, name, await_within(getattr(module.PluginManager, name), watching)
+
+    return [
+        hooked("run_before_tool_callback", _ToolBegins),
+        hooked("run_after_tool_callback", _ToolAnswered),
+        hooked("run_on_tool_error_callback", _ToolFailed),
+    ]
+
+
+def calls(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook what calls a tool, behind all callbacks that may answer in its place: in a replay it gets what was recorded."""
+    name = "_call_tool_async"
+    function = getattr(module, name)
+
+    @functools.wraps(function)
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        where = kwargs.get("tool_context", args[-1] if args else None)
+        op = _TOOLS.op(id(where)) if is_on() else None
+        given = None if op is None or CURRENT_REPLAY.answer_tool is None else CURRENT_REPLAY.answer_tool(op)
+        if given is not None:
+            return given.result("google")
+        value = None
+        try:
+            value = await function(*args, **kwargs)
+        finally:
+            _note_rest(op, value, where)
+        return value
+
+    return [(module, name, call)]
+
+
+@guarded
+def _note_rest(op: Op | None, value: Any, where: Any) -> None:
+    """Note on a tool's op what a call did beside a result that JSON holds: an object, or a change of the session's state and the like."""
+    if op is not None:
+        changes = cast("dict[str, Any]", vars(where.actions))
+        if op.bare.response is None:
+            note_type(op, value)
+        else:  # it was told by what runs the tool, as MCP: what ADK gets is another
+            note_foreign(op, type(value).__qualname__)
+        if any(changes.values()):
+            note_foreign(op, type(where.actions).__qualname__)
+
+
+def cancelled(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook what tells plugins that a tool's call was cancelled."""
+
+    @guarded
+    def watching(**told: Any) -> Watch | None:
+        return _ToolFailed({**told, "error": told.get("cancelled")}) if is_on() else None
+
+    return [(module, "notify_tool_cancelled", await_within(module.notify_tool_cancelled, watching))]
+
+
+class _ToolHook:
+    """What plugins are told of a call of a tool."""
+
+    def __init__(self, told: Mapping[str, Any]) -> None:
+        self.told, self.key, self.name = told, id(told["tool_context"]), text(told["tool"].name)
+        self.run = _run_here()
+
+    def begin(self) -> None:
+        """Take that plugins are told."""
+
+    def returned(self, value: Any) -> None:
+        """Take what plugins say to it."""
+
+    def raised(self, error: BaseException) -> None:
+        """Take what they raise."""
+        self.end(error)
+
+    def open(self) -> None:
+        """Begin the op."""
+        _TOOLS.begin_tool(self.key, self.name, self.told["tool_args"])
+        if self.run is not None:
+            self.run.tools[self.key] = self.told["tool_context"]
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End it."""
+        if self.run is not None:
+            self.run.tools.pop(self.key, None)
+        _TOOLS.fail(self.key, error)
+
+
+class _ToolBegins(_ToolHook):
+    """A tool is about to be called. A hand-off is no op, unless it fails."""
+
+    @guarded
+    def begin(self) -> None:
+        """Begin the op; what was left open under the same id is over."""
+        if self.name != _TRANSFER:
+            _TOOLS.end(self.key, *LEFT)
+            self.open()
+
+
+class _ToolAnswered(_ToolHook):
+    """A tool has answered, or something in its place."""
+
+    @guarded
+    def returned(self, value: Any) -> None:
+        """End its op, with the result."""
+        target = self.told["tool_context"].actions.transfer_to_agent
+        if target:
+            if self.run is not None:
+                (self.run.above or self.run).handed[text(target)] = text(self.told["tool_context"].agent_name)
+        elif self.name == _TRANSFER:  # it was kept from it
+            self.open()
+        op = _TOOLS.op(self.key)
+        if op is not None and op.bare.response is None:  # else it was told by what runs the tool, as MCP
+            op.response(self.told["result"] if value is None else value)
+            if value is not None:
+                note_foreign(op, "plugin's answer")
+        self.end()
+
+
+class _ToolFailed(_ToolHook):
+    """A tool has failed, or its call was cancelled."""
+
+    @guarded
+    def begin(self) -> None:
+        """End its op."""
+        if self.name == _TRANSFER and _TOOLS.scope(self.key) is None:
+            source, target = text(self.told["tool_context"].agent_name), self.told["tool_args"].get("agent_name")
+            name, known = _hand_off(source, target)
+            _TOOLS.begin(self.key, OpScope("system", name, known))
+        self.end(self.told["error"])
+
+
+def _hand_off(source: str, target: Any) -> tuple[str, dict[str, Any]]:
+    """Return the name and the attributes of the op of one that failed."""
+    return f"handoff to {text(target or '?')}", {"type": "handoff", "from": source, "to": target}
+
+
+def models(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook what calls a model, for those that do it in another way than over HTTP."""
+    name = "_run_and_handle_error"  # its output has passed the program's callbacks
+    function = getattr(module.BaseLlmFlow, name)
+
+    @functools.wraps(function)
+    def run(flow: Any, responses: Any, invocation: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        return function(flow, _noted(responses, request) if is_on() else responses, invocation, request, *args, **kwargs)
+
+    return [(module.BaseLlmFlow, name, run)]
+
+
+async def _noted(responses: Any, request: Any) -> AsyncGenerator[Any, None]:
+    call = _AdkModelCall(request)
+    try:
+        with one_client_call():  # what is sent again
+            async with aclosing(responses):
+                async for response in responses:
+                    call.take(response)
+                    yield response
+    except BaseException as error:
+        call.end(error)
+        raise
+    call.end(None)
+
+
+class _AdkModelCall:
+    """One call of a model, which ends with the answer: ADK calls the tools that this asks for before it wants to know of more."""
+
+    def __init__(self, request: Any) -> None:
+        self._request = request
+        self._call: FrameworkCall | None = FrameworkCall()
+        self._parts: list[Any] = []
+        self._pieces: list[Any] = []
+        """Of a stream, as long as there is no whole answer."""
+        self._told: dict[str, Any] = {}
+        self._refusal: str | None = None
+
+    @guarded
+    def take(self, response: Any) -> None:
+        """Take an answer, or a piece of one."""
+        if self._call is None:  # another answer, of the same generator
+            self._call, self._parts, self._pieces, self._told, self._refusal = FrameworkCall(), [], [], {}, None
+        parts = _parts(response.content)
+        for name in ("usage_metadata", "model_version", "finish_reason"):
+            if (found := getattr(response, name, None)) is not None:
+                self._told[name] = found
+        if response.partial:
+            self._pieces += parts
+            self._stream(parts)
+            return
+        self._parts += parts
+        if response.error_code:
+            self._refusal = ": ".join(filter(None, (text(response.error_code), text(response.error_message or ""))))
+        is_seen = self._call.is_seen
+        if is_seen or self._refusal or response.turn_complete or self._told or any(part.function_call for part in parts):
+            self.end(None)
+            if not is_seen:
+                self._call = None
+
+    def _stream(self, parts: Any) -> None:
+        op = self._begin()
+        for part in parts:
+            if op is not None and part.text:
+                (op.think if part.thought else op.chunk)(part.text)
+
+    def _begin(self) -> Op | None:
+        request = self._request
+        if self._call is None or self._call.is_seen:
+            return None
+        sent = [_plain(one) for one in request.contents]
+        return self._call.begin(None, request.model, sent, {} if request.config is None else _plain(request.config))
+
+    @guarded
+    def end(self, error: BaseException | None) -> None:
+        """Take that there is no more."""
+        call, answer = self._call, None
+        if call is None:
+            return
+        error = None if isinstance(error, GeneratorExit) and self._parts else error
+        how: Ending | None = None
+        try:
+            if self._begin() is not None:
+                answer = self._answer()
+                if error is None and self._refusal is not None:
+                    how = ("failed", redact(self._refusal), class_of_text(self._refusal))
+        finally:
+            call.end(answer, error, how)
+
+    def _answer(self) -> dict[str, Any] | None:
+        """Return it as Gemini gives it."""
+        parts = self._parts or self._pieces
+        if not parts and not self._told:
+            return None
+        told = {name: _plain(value) for name, value in self._told.items()}
+        reason = told.pop("finish_reason", None)
+        candidate = {"content": {"role": "model", "parts": _joined([_plain(part) for part in parts])}}
+        return {"candidates": [candidate if reason is None else {**candidate, "finish_reason": reason}], **told}
+
+
+def _plain(value: Any) -> Any:
+    """Return what is sent or got as JSON has it."""
+    if not hasattr(value, "model_dump"):
+        return getattr(value, "value", value)
+    return dumped(functools.partial(value.model_dump, mode="json", exclude_none=True))
+
+
+def _joined(parts: list[Any]) -> list[Any]:
+    """Return parts with the pieces of a text, or of a thought, as one."""
+    found: list[Any] = []
+    for part in parts:
+        before = found[-1] if found else None
+        if before is not None and "text" in before and "text" in part and before.get("thought") == part.get("thought"):
+            found[-1] = {**before, **part, "text": before["text"] + part["text"]}
+        else:
+            found.append(part)
+    return found
+
+
+def _said(content: Any) -> str | None:
+    """Return the text of a message, without thoughts."""
+    return "".join(part.text for part in _parts(content) if part.text and not part.thought) or None
+
+
+def _parts(content: Any) -> list[Any]:
+    parts: list[Any] | None = getattr(content, "parts", None)
+    return parts or []
+
+
+def _question(invocation: Any) -> str | None:
+    """Return what an agent is asked: by the program, or by the agent or workflow that it is part of."""
+    events = invocation.session.events
+    last = events[-1] if is_list(events) and events else None
+    asked = _said(last.content) if last is not None and last.author == "user" else None
+    return asked or _said(invocation.user_content)

@@ -1,0 +1,234 @@
+"""Calls of Agno's tools, and look-ups in an agent's knowledge for a prompt."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping
+from contextvars import ContextVar
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
+from types import ModuleType
+from typing import Any, Final, cast
+
+from optree._builder import Op
+from optree._capture.frameworks.agno.models import plain
+from optree._capture.frameworks.nesting import Nesting, given_instead, respond
+from optree._capture.hooks import Hook, IsOn, await_within, run_within
+from optree._capture.http.observed import ended_by
+from optree._nodes import Status
+from optree._tracing import context
+from optree._tracing.context import CURRENT, Holder, Scope
+from optree._tracing.faults import guarded
+from optree._tracing.recorded import CURRENT_REPLAY
+from optree._tracing.results import OpResult, Result
+from optree._tracing.scopes import OpScope
+from optree._tracing.wrapping import wrapped
+from optree._values import own_members, text
+
+_NESTING: Final = Nesting()
+_SAID: Final = ("RunContent", "TeamRunContent")
+"""Events of a run within a tool whose content is part of the tool's result."""
+CANCELLED: Final = "RunCancelledException"
+"""Raised where a run is cancelled by Agno's own means."""
+_STOPPED: Final = "StopAgentRun"
+"""Raised by a tool that ends the run in order."""
+
+
+def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook the methods that call a tool, and the function that logs its exception: Agno keeps no more than the text of that."""
+    kind, log = module.FunctionCall, own_members(module).get("log_exception")
+
+    @guarded
+    def called(call: Any) -> _AgnoToolCall | None:
+        return _AgnoToolCall(call) if is_on() else None
+
+    hooks: list[Hook] = [
+        (kind, "execute", run_within(kind.execute, called)),
+        (kind, "aexecute", await_within(kind.aexecute, called)),
+    ]
+    if not callable(log):  # in another release: then failures have but their texts
+        return hooks
+
+    @functools.wraps(log)
+    def logged(said: Any, *args: Any, **more: Any) -> Any:
+        if isinstance(said, BaseException) and (tool := _tool.get()) is not None:
+            tool.errors.append(said)
+        return log(said, *args, **more)
+
+    return [*hooks, (module, "log_exception", logged)]
+
+
+class _AgnoToolCall:
+    """One call of a tool. If its result is a generator, the call lasts until that is read."""
+
+    def __init__(self, call: Any) -> None:
+        self.call, self.errors = call, list[BaseException]()
+        self._before: _AgnoToolCall | None = None
+        self._function: Any = None
+
+    @guarded
+    def begin(self) -> None:
+        """Begin the op. In a replay the recorded result stands in for the program's function; the tool's own hooks run as ever."""
+        self._before = _tool.get()
+        _tool.set(self)
+        function = self.call.function
+        _NESTING.begin_tool(self, text(function.name), self.call.arguments)
+        if CURRENT_REPLAY.answer_tool is not None and function.entrypoint is not None and not _is_stream(function.entrypoint):
+            made = function.model_copy()
+            is_awaited = iscoroutinefunction(function.entrypoint)
+            made.entrypoint = given_instead(function.entrypoint, lambda given: given.result("agno"), awaited=is_awaited)
+            self._function, self.call.function = function, made
+
+    @guarded
+    def returned(self, value: Any) -> None:
+        """Record how the call ended, and its result."""
+        self._leave()
+        found = value.result
+        if value.status == "failure":
+            said = text(value.error)
+            error = next((one for one in self.errors if text(one) == said), None)
+            if error is not None:
+                _NESTING.fail(self, error)
+            else:
+                _NESTING.refuse(self, said)
+        elif isinstance(found, (Iterator, AsyncIterator)):
+            value.result = self._rest(found)
+            self.call.result = value.result
+        else:
+            if (op := _NESTING.op(self)) is not None:
+                respond(op, plain(found))
+            _NESTING.end(self)
+
+    @guarded
+    def raised(self, error: BaseException) -> None:
+        """Record the exception that ended the call."""
+        self._leave()
+        name = type(error).__name__
+        if name == _STOPPED:
+            if (op := _NESTING.op(self)) is not None:
+                op.log(f"{name}: {text(error)}")
+            _NESTING.end(self)
+        elif name == CANCELLED:
+            _NESTING.end(self, "cancelled", ended_by(error)[1])
+        else:
+            _NESTING.fail(self, error)
+
+    def _leave(self) -> None:
+        _tool.set(self._before)
+        if self._function is not None:
+            self.call.function = self._function
+
+    def _rest(self, items: Any) -> Any:
+        """Return the pieces of a result: each is read within the op."""
+        scope = _NESTING.scope(self)
+        if scope is None:
+            return items
+        if CURRENT.get() is scope:
+            context.leave(scope)
+
+        def rest() -> Generator[Any]:
+            yield from items
+
+        async def rest_async() -> AsyncGenerator[Any]:
+            try:
+                async for item in items:
+                    yield item
+            finally:
+                if isinstance(items, AsyncGenerator):
+                    await items.aclose()
+
+        node = _ToolPieces(scope, self)
+        return wrapped(cast("Any", rest if isinstance(items, Iterator) else rest_async), lambda _: node)()
+
+
+_tool: ContextVar[_AgnoToolCall | None] = ContextVar("optree_agno_tool", default=None)
+"""The call of a tool that is running here."""
+
+
+def _is_stream(function: Any) -> bool:
+    return isgeneratorfunction(function) or isasyncgenfunction(function)
+
+
+class RunPlace(OpScope):
+    """Runs a function in the scope of a node that was begun elsewhere and is ended there."""
+
+    def __init__(self, scope: Scope) -> None:
+        super().__init__("tool", None, {})
+        self._scope = scope
+
+    def begin(self, before: Scope | None, holder: Holder | None = None, arguments: Mapping[str, Any] | None = None) -> Scope:  # noqa: ARG002
+        """Return a scope that places what runs in the other node."""
+        there = self._scope
+        return Scope(there.session, there.turn, there.op, before, holder, self.finish, before and before.piece, there.budget)
+
+    def called(self, handle: Any, arguments: Mapping[str, Any]) -> None:
+        """Record nothing: the node has its arguments already."""
+
+    def finish(self, handle: Any, status: Status, error: str | None) -> None:
+        """End nothing: the node is ended where it was begun."""
+
+    def result(self, handle: Any) -> Result:  # noqa: ARG002 - as of the others
+        """Return an object that records no result."""
+        return Result()
+
+
+class _ToolPieces(RunPlace):
+    """Reads the pieces of a tool's result in the tool's op, which ends with the last one."""
+
+    def __init__(self, scope: Scope, tool: _AgnoToolCall) -> None:
+        super().__init__(scope)
+        self._tool = tool
+
+    def finish(self, handle: Any, status: Status, error: str | None) -> None:  # noqa: ARG002 - it is the tool's
+        """End the tool's op."""
+        _NESTING.end(self._tool, "cancelled" if (error or "").startswith(CANCELLED) else status, error)
+
+    def result(self, handle: Op) -> Result:
+        """Return the object that records the pieces."""
+        return _Pieces(handle)
+
+
+class _Pieces(OpResult):
+    """Records the pieces of a tool's result: texts, or events of a run within the tool, whose contents Agno makes the result of."""
+
+    __slots__ = ()
+
+    def take(self, item: Any) -> bool:
+        """Record a piece."""
+        event = getattr(item, "event", None)
+        said = item if event is None else item.content if event in _SAID else None
+        return super().take(said if said is None or isinstance(said, str) else text(plain(said))) or True
+
+
+def knowledge(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook the look-ups in an agent's knowledge that fill its prompt; a look-up that the model asks for is the call of a tool already."""
+
+    @guarded
+    def asked(_agent: Any, query: Any = None, *_args: Any, **_told: Any) -> _LookUp | None:
+        here = context.here() if is_on() else None
+        return None if here is None or (here.op is not None and here.op.bare.kind == "tool") else _LookUp(query)
+
+    names = (("get_relevant_docs_from_knowledge", run_within), ("aget_relevant_docs_from_knowledge", await_within))
+    own = own_members(module)
+    return [(module, name, within(own[name], asked)) for name, within in names if name in own]
+
+
+class _LookUp:
+    """One look-up in an agent's knowledge."""
+
+    def __init__(self, query: Any) -> None:
+        self._query = query
+
+    def begin(self) -> None:
+        """Begin the op of the look-up."""
+        _NESTING.begin_tool(self, "knowledge", {"query": self._query}, of="knowledge of Agno")
+
+    @guarded
+    def returned(self, value: Any) -> None:
+        """Record what was found, and end the op."""
+        if (op := _NESTING.op(self)) is not None:
+            respond(op, value)
+        _NESTING.end(self)
+
+    def raised(self, error: BaseException) -> None:
+        """End the op by the exception."""
+        _NESTING.fail(self, error)

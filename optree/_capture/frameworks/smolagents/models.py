@@ -1,0 +1,212 @@
+"""Models of smolagents' agents: a call that is not seen on the wire becomes an op from its arguments and its result."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+from collections.abc import Callable, Generator, Mapping
+from contextvars import ContextVar
+from types import FunctionType, ModuleType
+from typing import Any, Final
+
+from optree._builder import Op
+from optree._capture.frameworks.nesting import FrameworkCall, chat_answer
+from optree._capture.hooks import Hook, IsOn, LastIsOn, of_kind, run_within
+from optree._tracing.faults import guarded
+from optree._values import is_object, own_members, subclasses, text
+
+_MARK: Final = "_optree_hook"
+_OF_PYTHON: Final = ("builtins", "itertools")
+_is_on: Final = LastIsOn()
+
+
+def models(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook the methods that call a model, in all classes that exist; later classes are hooked when a model of theirs is made."""
+    base, _is_on.last = module.Model, is_on
+    function = own_members(base)["__init__"]
+
+    @functools.wraps(function)
+    def made(model: Any, /, *args: Any, **kwargs: Any) -> None:
+        if is_on():
+            hook_model(model)
+        function(model, *args, **kwargs)
+
+    return [(base, "__init__", made), *(hook for kind in (base, *subclasses(base)) for hook in _calls(kind))]
+
+
+@guarded
+def _asked(model: Any, messages: Any = None, /, *_args: Any, **told: Any) -> _SmolModelCall | None:
+    """Return a call of a model. This is not nested in another function, since programs pickle classes of theirs with the hooks in them."""
+    if not _is_on() or ((call := _call.get()) is not None and call.model is model):  # called by the same method of a derived class
+        return None
+    return _SmolModelCall(model, told.pop("messages", messages), told)
+
+
+def _calls(kind: type[Any]) -> list[Hook]:
+    """Return hooks for the methods that call a model and that the class defines itself."""
+    own = own_members(kind)
+    found = list[Hook]()
+    for name, within in _WAYS:
+        function = own.get(name)
+        if isinstance(function, FunctionType) and not hasattr(function, _MARK):
+            found.append((kind, name, within(function, _asked)))
+            setattr(found[-1][2], _MARK, True)
+    return found
+
+
+@guarded
+def hook_model(model: Any) -> None:
+    """Hook the classes of a model of the program's. They keep their hooks after `uninstrument`, which then do nothing."""
+    base = importlib.import_module("smolagents.models").Model
+    kinds = type(model).__mro__ if _is_on() else ()
+    for kind in [one for one in kinds if issubclass(one, base)] or kinds:  # a mixin beside smolagents' own class is left alone
+        for owner, name, function in _calls(kind):
+            setattr(owner, name, function)
+
+
+def _stream_within(function: Any, watching: Callable[..., _SmolModelCall | None]) -> Any:
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        call = watching(*args, **kwargs)
+        if call is None:
+            return function(*args, **kwargs)
+        try:
+            call.begin()
+            deltas: Any = function(*args, **kwargs)
+            if type(deltas).__module__ in _OF_PYTHON and hasattr(deltas, "__next__"):
+                call.leave()
+                return _noted(deltas, call)
+            call.returned(None)
+            return deltas  # noqa: TRY300 - an object of the program's own, which may be more than its pieces
+        except BaseException as error:
+            call.raised(error)
+            raise
+
+    return of_kind(function, run)
+
+
+def _noted(deltas: Any, call: _SmolModelCall) -> Generator[Any, Any, Any]:
+    """Yield what a stream yields; what is sent, thrown and returned passes too."""
+    step = functools.partial(next, deltas)
+    try:
+        while True:
+            call.begin()
+            try:
+                delta = step()
+            except StopIteration as end:
+                call.returned(None)
+                return end.value
+            call.came(delta)
+            call.leave()
+            try:
+                sent = yield delta
+                step = functools.partial(next, deltas) if sent is None else functools.partial(deltas.send, sent)
+            except GeneratorExit:
+                if hasattr(deltas, "close"):
+                    deltas.close()
+                raise
+            except BaseException as error:
+                if not hasattr(deltas, "throw"):
+                    raise
+                step = functools.partial(deltas.throw, error)
+    except BaseException as error:
+        call.raised(error)
+        raise
+
+
+_WAYS: Final[tuple[tuple[str, Callable[..., Any]], ...]] = (("generate", run_within), ("generate_stream", _stream_within))
+
+
+class _SmolModelCall:
+    """One call of a model."""
+
+    def __init__(self, model: Any, messages: Any, told: Mapping[str, Any]) -> None:
+        self.model, self._messages, self._told = model, messages, told
+        self.call: FrameworkCall | None = None
+        self._op: Op | None = None
+        self._deltas: list[Any] = []
+        self._before: _SmolModelCall | None = None
+
+    def begin(self) -> None:
+        """Make this the call that is under way in this context."""
+        self._before = _call.get()
+        _call.set(self)
+        if self.call is None:
+            self.call = FrameworkCall()
+        else:
+            self.call.goes_on()
+
+    def leave(self) -> None:
+        """Make the call around it the one that is under way, as while the program has a piece of the answer."""
+        if _call.get() is self:
+            _call.set(self._before)
+        if self.call is not None:
+            self.call.pauses()
+
+    @guarded
+    def came(self, delta: Any) -> None:
+        """Record a piece of the answer."""
+        if (op := self._unseen()) is not None:
+            self._deltas.append(delta)
+            if delta.content:
+                op.chunk(delta.content)
+
+    def returned(self, value: Any) -> None:
+        """Record the answer; None stands for the one that the pieces add up to."""
+        self._end(value, None)
+
+    def raised(self, error: BaseException) -> None:
+        """Record that the call failed."""
+        self._end(None, error)
+
+    def _unseen(self) -> Op | None:
+        """Return the op of a call that is not seen on the wire."""
+        if self._op is not None or self.call is None or self.call.is_seen:
+            return self._op
+        told, model = dict(self._told), self.model
+        tools, stop = told.pop("tools_to_call_from", None) or (), told.pop("stop_sequences", None)
+        schema = importlib.import_module("smolagents.models").get_tool_json_schema
+        sent = {"stop": stop, "tools": [schema(tool) for tool in tools] or None, **told}
+        name = text(getattr(model, "model_id", None) or type(model).__name__)
+        messages = [_message(one) for one in self._messages or ()]
+        self._op = self.call.begin(None, name, messages, {key: one for key, one in sent.items() if one is not None})
+        return self._op
+
+    @guarded
+    def _end(self, answer: Any, error: BaseException | None) -> None:
+        self.leave()
+        call, found = self.call, None
+        if call is None:
+            return
+        try:
+            if self._unseen() is not None:
+                found = self._answer(answer, error)
+        finally:
+            call.end(found, error)
+
+    def _answer(self, answer: Any, error: BaseException | None) -> dict[str, Any] | None:
+        has_usage = any(delta.token_usage for delta in self._deltas)
+        if answer is None and self._deltas and (error is None or has_usage):  # else its chunks are recorded, and its tokens unknown
+            answer = importlib.import_module("smolagents.models").agglomerate_stream_deltas(self._deltas)
+            answer.token_usage = answer.token_usage if has_usage else None
+        if answer is None:
+            return None
+        usage = getattr(answer, "token_usage", None)
+        spent = None if usage is None else {"prompt_tokens": usage.input_tokens, "completion_tokens": usage.output_tokens}
+        return chat_answer(getattr(self.model, "model_id", None), [_message(answer)], spent)
+
+
+_call: ContextVar[_SmolModelCall | None] = ContextVar("optree_smolagents_call", default=None)
+"""The call that is under way in this context."""
+_ROLES: Final = {"tool-call": "assistant", "tool-response": "user"}
+"""The provider's roles for those that are smolagents' own."""
+
+
+def _message(one: Any) -> dict[str, Any]:
+    """Return a message as providers take it."""
+    if is_object(one):
+        return one
+    role = getattr(one.role, "value", one.role)
+    calls = [dataclasses.asdict(call) for call in one.tool_calls or ()]
+    return {"role": _ROLES.get(role, role), "content": one.content, **({"tool_calls": calls} if calls else {})}

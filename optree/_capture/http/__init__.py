@@ -1,0 +1,5 @@
+"""A call of a model over HTTP: its request and its answer, read as they pass.
+
+In come what a client sends and the pieces that it receives; out go the request, messages, answer, usage and refusals of one llm op, an
+attempt each. An `Exchange` is touched by the client's thread and, for the pieces of a stream, by the worker, under its lock.
+"""

@@ -1,0 +1,489 @@
+"""What passes between a program and a model over HTTP, recorded: an `ObservedCall` is one llm op, an `Exchange` one attempt of it.
+
+A hook says what it sees, in this order: `begin`, then `responded` or `raised`, then `note` for each piece of a body that is still to come,
+then `ended`. None of them raises, but `begin`, which refuses what a budget does not allow; none keeps anything else from the program. In a
+forked child nothing is recorded of an attempt of the parent's, which goes on there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
+from functools import lru_cache, partial
+from http import HTTPStatus
+from threading import RLock
+from time import monotonic
+from typing import Any, Final, Self
+from weakref import WeakMethod
+
+from msgspec.structs import replace
+
+from optree._background import Job, Worker
+from optree._builder import Op
+from optree._builder.core import Encoded
+from optree._capture.http.bodies import JSON, MOST_BYTES, Body, loads
+from optree._capture.http.observed import TOLD, AnswerOverWire, JoinedAnswer, ObservedCall, client_call, ended_by
+from optree._capture.http.refusals import STATUS_CODE, Refusal, failure_in, refusal_as_text, refusal_in, refusal_of
+from optree._capture.http.requests import Asked, read
+from optree._capture.program import PROGRAM
+from optree._interrupts import if_free, new_rlock, pass_on, suppress
+from optree._nodes import Severity
+from optree._tracing import context
+from optree._tracing.budgets import CarriedRefusal
+from optree._tracing.context import Scope
+from optree._tracing.controls import before_flush
+from optree._tracing.failures import class_of_error, class_of_status, status_of, was_not_sent
+from optree._tracing.faults import fault, guarded
+from optree._tracing.results import name_model
+from optree._tracing.runtime import RUNTIME
+from optree._tracing.scopes import OpScope
+from optree._values import is_list, is_object, raw
+from optree.errors import BudgetExceeded
+
+_REDIRECTED: Final = int(HTTPStatus.MULTIPLE_CHOICES)
+"""The least status of those that bring no answer."""
+FIRST_CHUNK: Final = "time_to_first_chunk"
+"""The attribute of an op that says after how many seconds the first piece of its answer came."""
+_DRAIN_SECONDS: Final = 0.004
+_CATCH_UP_SECONDS: Final = 0.25
+"""For how long the end of a turn waits for a thread that reads an answer in it."""
+_REQUEST_IDS: Final = (b"x-request-id", b"request-id", b"x-amzn-requestid", b"apim-request-id")
+_HEADERS: Final = frozenset({b"content-type", b"content-encoding", *_REQUEST_IDS})
+_WORKER: Final = Worker("capture")
+_LAST: Final = frozenset({"response.completed", "response.failed", "response.incomplete", "message_stop", "message-end"})
+"""Types of a stream's last event."""
+_MOST_TOGETHER: Final = 1 << 18
+"""Bytes of a request, and of an answer, that are read and recorded in a step that other threads wait for."""
+_PIECE_BYTES: Final = 1 << 16
+"""That are read at once."""
+_MOST_WAITING: Final = 4 << 20
+"""Bytes of a stream that may wait to be read; the oldest of more are left out: the last events have the figures."""
+_reading: deque[Exchange] = deque()
+"""Exchanges whose pieces wait for the worker."""
+
+
+def begin(method: str, host: str, path: str, body: bytes) -> Exchange | None:
+    """Take a request that is about to be sent; None if it asks no model."""
+    try:
+        return begin_asked(read(host, path, body) if method == "POST" and is_wanted() else None)
+    except Exception as error:  # noqa: BLE001 - the request is sent, recorded or not
+        fault(error)
+    return None
+
+
+def begin_asked(asked: Asked | None) -> Exchange | None:
+    """Take what a request asks that is about to be sent; None if that asks no model, or is not recorded. It may raise."""
+    if asked is None:
+        return None
+    if (told := TOLD.get()) is not None:
+        told.asks()
+    try:
+        call = _call(asked)
+    except BudgetExceeded as refusal:
+        raise (refusal if client_call() is None else CarriedRefusal(refusal)) from None
+    return None if call is None else Exchange(call, asked.parameters)
+
+
+def begin_unasked(asked: Asked) -> Exchange | None:
+    """Take that a model answers what no request has asked for, which no budget can refuse: beyond one it is recorded outside of that."""
+    try:
+        return begin_asked(asked)
+    except BudgetExceeded as refusal:
+        pass_on(refusal)
+    where = context.here()
+    if where is None:
+        RUNTIME.problems.report("a model answered by itself, beyond a budget and outside of all sessions: that is not recorded")
+        return None
+    before = context.CURRENT.set(replace(where, budget=None))
+    try:
+        return begin_asked(asked)
+    finally:
+        context.CURRENT.reset(before)
+
+
+def is_wanted() -> bool:
+    """Tell whether a request may be recorded: if optree was switched off, as an attempt of a call that is open since before."""
+    client = client_call()
+    return RUNTIME.config.enabled or context.here() is not None or (client is not None and client.call is not None)
+
+
+def _call(asked: Asked) -> ObservedCall | None:
+    """Return the call that a request belongs to; None if it begins one while optree is switched off."""
+    client = client_call()
+    if client is not None and client.call is not None and client.call.is_open:
+        return client.call
+    where = context.here()
+    op = None if where is None else where.op
+    if op is not None and op.bare.kind == "llm" and op.bare.ended_at is None and op.bare.response is None:
+        before: ObservedCall | None = op.call
+        if before is not None:
+            if before.is_open:
+                return before
+            op = None  # it has its call
+    else:
+        op = None
+    if op is not None:
+        call = op.call = ObservedCall(op, None)
+        name_model(op, asked.model, asked.provider)
+        if op.bare.request is None:
+            op.builder.set_request(op, asked.parameters, asked.messages)
+    elif not RUNTIME.config.enabled:
+        return None
+    else:
+        call = _begun(asked, where)
+        if where is not None and where.op is not None and isinstance(where.op.call, ObservedCall):
+            where.op.call.below.append(call.op)
+    if client is not None:
+        client.call = call
+    return call
+
+
+def _begun(asked: Asked, where: Scope | None) -> ObservedCall:
+    """Return a call whose op is begun."""
+    scope = OpScope("llm", *_named(asked.provider, asked.model, asked.host))
+    begun: Scope | None = None
+
+    def begin_op() -> ObservedCall:
+        nonlocal begun
+        begun = scope.begin(where) if where is not None else PROGRAM.begin(scope, asked)
+        own: Any = begun.op
+        own.builder.set_request(own, asked.parameters, asked.messages)
+        return ObservedCall(own, scope.finish)
+
+    try:
+        if where is None or where.budget is not None or not 0 < asked.size <= _MOST_TOGETHER:  # it may wait, or take long
+            return begin_op()
+        return where.session.builder.core.stream.together(begin_op)
+    except BaseException:  # an interrupt
+        scope.undo(begun, where or PROGRAM.here())
+        PROGRAM.end_unused()
+        raise
+
+
+@lru_cache(256)
+def _named(provider: str, model: str | None, host: str) -> tuple[str, Mapping[str, Any], Encoded]:
+    """Return the name of a call's op, its attributes, and these as JSON."""
+    known = {"provider": provider, "model": model, "server.address": host}
+    known = {name: value for name, value in known.items() if value is not None}
+    return ":".join(filter(None, (provider, model))), known, Encoded(raw(known))
+
+
+class Exchange:
+    """One attempt of a call. Pieces of its body are noted as they pass, and read by the worker, the last by `ended`."""
+
+    __slots__ = (
+        *("_asked", "_began", "_body", "_call", "_chunks", "_is_over", "_kind", "_limit", "_lock", "_noted", "_number", "_read_to"),
+        *("__weakref__", "_refusal", "_result", "_status", "_whole", "sent"),
+    )
+
+    def __init__(self, call: ObservedCall, sent: dict[str, Any]) -> None:
+        self._call = call
+        self.sent = sent
+        """The members of the request but for the messages."""
+        self._began = monotonic()
+        self._lock: RLock | None = None
+        """Held while it is read; None where no pieces come, which the worker might read as well."""
+        self._chunks: deque[tuple[int, bytes]] = deque()
+        """Pieces of the body that wait, each with the number of bytes ahead of it."""
+        self._noted = self._read_to = 0
+        self._limit = MOST_BYTES
+        """If more bytes than this were noted, pieces that wait are left out."""
+        self._body: Body | None = None
+        self._whole: dict[str, Any] | None = None
+        """The answer, if that came as one document and is read already."""
+        self._kind = ""
+        """Its content type."""
+        self._result = AnswerOverWire(call.op) if call.is_own else JoinedAnswer(call.op)
+        self._status = 0
+        self._refusal: Refusal | None = None
+        self._is_over = self._asked = False
+        call.begins()
+        self._number = call.attempts
+
+    @property
+    def op(self) -> Op:
+        """The op that it is an attempt of."""
+        return self._call.op
+
+    def __del__(self) -> None:
+        if not getattr(self, "_is_over", True):  # else it never came so far
+            self.ended(GeneratorExit())
+
+    @property
+    def _unread(self) -> dict[str, WeakMethod[Callable[[], object]]]:
+        return self._call.op.builder.core.unread
+
+    @guarded
+    def asks(self, asked: Asked) -> None:
+        """Take what is asked where more is known of it than when it was sent."""
+        call = self._call
+        if call.is_own and not call.is_inherited:
+            call.op.builder.set_request(call.op, asked.parameters, asked.messages)
+            name_model(call.op, asked.model, None)
+
+    @guarded
+    def log(self, line: str, severity: Severity = "VRB", details: Mapping[str, Any] | None = None) -> None:
+        """Record a log line."""
+        if not self._call.is_inherited:
+            self._call.op.log(line, severity, details=details)
+
+    @guarded
+    def answers(self) -> None:
+        """Take that the first piece of an answer has come; how long that took is an attribute of the op."""
+        call = self._call
+        if not call.is_inherited and FIRST_CHUNK not in call.op.bare.attributes:
+            call.op.builder.set_op(call.op, **{FIRST_CHUNK: monotonic() - self._began})
+
+    @guarded
+    def raised(self, error: BaseException) -> None:
+        """Take that the request was not answered."""
+        self._end(error)
+
+    @guarded
+    def retried(self, attempts: int) -> None:
+        """Take that the client has sent the request before, so many times."""
+        if not self._call.is_inherited:
+            self._call.op.log(f"{attempts} attempt{'s' * (attempts != 1)} before failed", "WRN")
+
+    @guarded
+    def responded(self, status: int, headers: Iterable[tuple[bytes, bytes]], content: bytes | None) -> None:
+        """Take an answer's head, and its *content*, if that is there already; else each piece of it is noted as it comes."""
+        if self._call.is_inherited:
+            return
+        self._status = status
+        told = {name: value.decode("latin-1") for key, value in headers if (name := key.lower()) in _HEADERS}
+        self._kind = told.get(b"content-type", "")
+        if content is None or (answer := self._document(content)) is None:
+            self._body = Body(self._kind if status < _REDIRECTED else "", "" if content is not None else told.get(b"content-encoding", ""))
+        else:
+            self._whole, self._noted = answer, len(content)
+        if self._call.is_own and (found := next((told[name] for name in _REQUEST_IDS if name in told), None)):
+            self._call.op.builder.set_op(self._call.op, request_id=found)
+        if status < _REDIRECTED:
+            self._call.is_answered = True
+            if self._call.is_refused:
+                self._call.op.builder.set_op(self._call.op, **{STATUS_CODE: status})
+        else:
+            self._call.is_under_way = False  # some clients try again before they have read or closed it
+        if self._body is not None and self._body.is_stream:
+            self._limit = _MOST_WAITING
+        if content is None:
+            self._lock = new_rlock()
+            self._unread[self.op.path] = WeakMethod(self._catch_up)
+            return
+        if self._body is not None:
+            self._chunks.append((0, content))
+        self._end(None)
+
+    def _document(self, content: bytes) -> dict[str, Any] | None:
+        """Return an answer that is one JSON object; None for all else, which is to be read as a `Body`."""
+        if self._status >= _REDIRECTED or not self._kind.startswith(JSON) or len(content) > MOST_BYTES:
+            return None
+        try:
+            value = loads(content)
+        except (ValueError, RecursionError) as error:
+            pass_on(error)
+            return None
+        return value if is_object(value) else None
+
+    def note(self, piece: bytes) -> None:
+        """Take a piece of the body as it came."""
+        at = self._noted
+        self._chunks.append((at, piece))
+        self._noted = at + len(piece)
+        if not self._asked:
+            self._asked = True
+            _reading.append(self)
+            _DRAIN.ask(_DRAIN_SECONDS)
+        elif at > self._limit:
+            self._leave_out()
+
+    def _leave_out(self) -> None:
+        """Let the oldest pieces go that wait, as many as are too many; who reads sees that they are missing."""
+        with suppress(IndexError):  # they are being read just now
+            while self._noted - self._chunks[0][0] > _MOST_WAITING:
+                self._chunks.popleft()
+
+    @guarded
+    def ended(self, error: BaseException | None) -> None:
+        """Take that no more comes: *error* is why, or None at the body's end; `GeneratorExit` if the program wants no more."""
+        self._end(error)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.ended(error)
+
+    def drain(self) -> None:
+        """Read what was noted."""
+        with self._lock or nullcontext():
+            self._asked = False
+            if self._call.is_inherited:
+                self._chunks.clear()
+            elif not self._is_over:
+                self._read()
+                if self._body is not None and self._body.is_over:
+                    self._end(None)  # some programs neither read to the end nor close
+
+    @guarded
+    def _catch_up(self) -> None:
+        """Read what was noted, and end the answer if it is whole; another thread that is reading is not waited for without end."""
+        if self._lock is not None:
+            if_free(self._lock, self._read_up, _CATCH_UP_SECONDS)
+
+    def _read_up(self) -> None:
+        self.drain()
+        if self._result.is_complete:
+            self._end(None)
+
+    def _read(self, *, last: bool = False) -> None:
+        body = self._body
+        if body is None:
+            whole, self._whole = self._whole, None
+            if whole is not None:
+                self._take(whole)
+            return
+        is_more = True
+        while is_more:
+            try:
+                data = self._next(body)
+                is_more = bool(self._chunks)
+                for value in body.feed(data, last=last and not is_more):
+                    self._take(value)
+            except BaseException:
+                body.stop("an exception broke off the reading of the answer: the rest of it is not recorded")
+                raise
+
+    def _next(self, body: Body) -> bytes:
+        """Return some of the bytes that wait; *body* is told of those before them that were left out."""
+        pieces: list[bytes] = []
+        start = end = self._read_to
+        while self._chunks and end - start < _PIECE_BYTES:
+            at, piece = self._chunks.popleft()
+            if at != end:
+                if pieces:
+                    self._chunks.appendleft((at, piece))
+                    break
+                body.skip(at - end)
+                start = at
+            pieces.append(piece)
+            end = at + len(piece)
+        self._read_to, self._limit = end, end + (_MOST_WAITING if body.is_stream else MOST_BYTES)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _take(self, value: Any) -> None:
+        """Take a value of the body: an event of a stream, or the whole."""
+        try:
+            self._taken(value, self._body)
+        except RecursionError:
+            self._body = self._body or Body(self._kind, "")
+            self._body.flaw = "the answer is nested too deep to be recorded"
+
+    def _taken(self, value: Any, body: Body | None) -> None:
+        is_stream = body is not None and body.is_stream
+        if (refusal := refusal_in(value, is_refused=self._status >= _REDIRECTED)) is not None:
+            self._refusal = refusal
+            if self._status < _REDIRECTED and not is_stream:
+                self._result.failed(value)
+        elif self._status >= _REDIRECTED:
+            return
+        elif body is not None and is_stream:
+            self._result.take(value)
+            self._refusal = failure_in(value) or self._refusal
+            if is_object(value) and value.get("type") in _LAST:
+                body.is_over = True
+        elif is_object(value):
+            self._result.returned(value)
+        elif is_list(value):  # Gemini's stream, as one document
+            for one in value:
+                self._result.take(one)
+
+    def _end(self, error: BaseException | None) -> None:
+        with self._lock or nullcontext():
+            if self._is_over or self._call.is_inherited:
+                return
+            op, finish = self._call.op, partial(self._finish, error)
+            self._is_over = True
+            if self._lock is not None and self._number == self._call.attempts:
+                self._unread.pop(op.path, None)
+            try:
+                is_quick = op.spending is None and self._whole is not None and self._noted <= _MOST_TOGETHER
+                op.builder.core.stream.together(finish) if is_quick else finish()
+                self._call.ended()
+            except BaseException as raised:  # an interrupt, or a fault: what is begun is done whole
+                self._call.is_under_way = False
+                self._call.end(*ended_by(raised))
+                raise
+
+    def _finish(self, error: BaseException | None) -> None:
+        """Read what was noted last, and end what that ends."""
+        self._read(last=True)
+        call, body = self._call, self._body
+        if isinstance(error, GeneratorExit) and body is not None and (body.is_over or self._result.is_complete):
+            error = None
+        status, said = ended_by(error)
+        refusal = self._refusal
+        if refusal is not None and status != "failed":
+            status, said = "failed", refusal.message or "the answer is an error"
+        flaw, is_unread = None if body is None else body.flaw, False
+        if body is not None and status != "failed" and (found := self._as_text(body, error)) is not None:
+            refusal, is_unread = found, self._status < _REDIRECTED
+            if is_unread:
+                flaw = flaw or "the answer is empty"
+                status, said = "failed", f"the answer cannot be read: {flaw}"
+        if flaw is not None and (is_unread or refusal is None or refusal.kind is None):
+            call.op.log(flaw, "WRN")
+        if self._status >= _REDIRECTED or (status == "failed" and not call.is_answered):
+            why = f"{self._status} {phrase_of(self._status)}" if self._status else ""
+            said = ": ".join(filter(None, (why, (refusal.message if refusal is not None else None) if self._status else said)))
+            self._refused(error, said, refusal or refusal_of(error))
+            return
+        if status == "failed":
+            failure = class_of_error(error) if refusal is None else class_of_status(self._status, None, refusal.told)
+            call.fails("invalid" if is_unread else failure, refusal or refusal_of(error))
+        self._result.ended(status)
+        call.end_op(status, said)
+
+    def _refused(self, error: BaseException | None, said: str, refusal: Refusal | None) -> None:
+        """End an attempt that brought no answer, and what that ends; one behind which another was begun ends nothing else."""
+        call, told, is_last = self._call, self._status or status_of(error), self._number == self._call.attempts
+        if told and is_last:
+            call.is_refused = True
+            call.op.builder.set_op(call.op, **{STATUS_CODE: told})
+        if is_last:
+            about = None if refusal is None else refusal.told
+            call.fails(class_of_status(told, said, about) if told else class_of_error(error), refusal)
+        is_free = told >= _REDIRECTED or was_not_sent(error)
+        call.attempt_failed(self._number, said, (monotonic() - self._began) * 1e3, is_free=is_free)
+        client = client_call()
+        if is_last and (client is None or client.call is not call):  # else it may try again
+            call.end_op("failed", said)
+
+    def _as_text(self, body: Body, error: BaseException | None) -> Refusal | None:
+        """Return a refusal that is no JSON, or an answer that cannot be read, as its text; None of others, and where it is not known."""
+        if self._status >= _REDIRECTED:
+            is_text = error is None and bool(body.text or body.is_empty)
+        else:
+            is_text = body.is_unread or (error is None and (body.is_end_unread or body.is_empty))
+        return refusal_as_text(body.text, self._kind) if is_text else None
+
+
+def _drain() -> None:
+    with suppress(IndexError):  # another thread was quicker
+        while True:
+            _reading.popleft().drain()
+
+
+def phrase_of(status: int) -> str:
+    """Return what an HTTP status means; an empty text for one that is not the standard's, as 529."""
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError as error:
+        pass_on(error)
+        return ""
+
+
+_DRAIN: Final = Job(_WORKER, _drain, lambda error: fault(error) if isinstance(error, Exception) else None)
+before_flush.append(_drain)

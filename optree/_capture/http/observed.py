@@ -1,0 +1,367 @@
+"""A call of a model, as it is under way: the op that it is, the attempts that a client makes at it, and what its answer becomes in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar, Token
+from typing import Any, Final
+from weakref import ref
+
+from optree._builder import Op
+from optree._builder.handles import account_again, account_late, respond_at_end, tried_again
+from optree._builder.outcome import outcome
+from optree._capture.http.refusals import Refusal
+from optree._capture.program import PROGRAM
+from optree._interrupts import suppress
+from optree._nodes import USAGE_AT_START, AccountingEntry, Status, is_placeholder
+from optree._providers import usage
+from optree._providers.answers import Piece, model_of, provider_of, whole
+from optree._providers.server_tools import server_tools
+from optree._providers.usage import SERVER_TOOLS
+from optree._tracing.budgets import CarriedRefusal
+from optree._tracing.failures import ERROR_BODY, FailureClass, error_attributes
+from optree._tracing.faults import guarded
+from optree._tracing.results import ModelResult, is_known, name_model
+from optree._tracing.runtime import RUNTIME
+from optree._tracing.scopes import is_parents
+from optree._values import is_list, is_object
+from optree.redaction import redact
+
+_FIGURES: Final = (
+    "usage", "usageMetadata", "usage_metadata", "timings", "meta", "prompt_eval_count", "eval_count", "service_tier"
+)  # fmt: skip
+"""Members of an answer that have figures of what it took, or say what these cost."""
+CHUNKS: Final = "stream.chunks"
+"""The attribute of an op that has, for each chunk of a stream of Gemini's, the characters of each of its parts; null without content."""
+NO_TEXT: Final = -1
+"""In place of the characters of a part that is no text."""
+_MOST_CHUNKS: Final = 1000
+
+
+class ObservedCall:
+    """One call of a model: an op of its own, or the open one of the program's that it is made in. That it is forgotten ends it too."""
+
+    _finish: Callable[[Op, Status, str | None], None] | None = None
+
+    def __init__(self, op: Op, finish: Callable[[Op, Status, str | None], None] | None) -> None:
+        self.op = op
+        self._finish = finish
+        self._forked_at = RUNTIME.forked_at
+        self.attempts = 0
+        self._failed: AccountingEntry | None = None
+        """What the last attempt was accounted for by, if that failed."""
+        self.failure: FailureClass | None = None
+        """Why it failed; for an op of the program's it is the end of that which tells it."""
+        self.provider_error: dict[str, Any] = {}
+        """Attributes by which the op has what the provider said of that, likewise."""
+        self.is_answered = False
+        """True once a model has begun to answer: what comes after that is another call."""
+        self.is_under_way = False
+        """True while an attempt is: what comes meanwhile is another call, as of a guard or of a task beside."""
+        self.is_refused = False
+        """True once an attempt was: its status is the op's, until another comes."""
+        self.below: list[Op] = []
+        """Ops of further calls that the program makes in its own, this one's, and has not accounted for in it."""
+        self._is_told = False
+        """True once the program has accounted for this one."""
+
+    @property
+    def is_own(self) -> bool:
+        """True if the op was begun here."""
+        return self._finish is not None
+
+    @property
+    def is_inherited(self) -> bool:
+        """True if it is another process's: this one was forked since."""
+        return self._forked_at != RUNTIME.forked_at
+
+    @property
+    def is_open(self) -> bool:
+        """True if another attempt belongs to it."""
+        return not self.is_answered and not self.is_under_way and not self.is_inherited and self.op.bare.ended_at is None
+
+    def begins(self) -> None:
+        """Note that an attempt begins: one that failed before it counts as an attempt of this call, not as a call of its own."""
+        self.attempts += 1
+        self.is_under_way = True
+        entry, self._failed = self._failed, None
+        self.fails(None, None)
+        if entry is not None and entry.status == "failed":
+            tried_again(self.op, entry)
+
+    def fails(self, failure: FailureClass | None, refusal: Refusal | None) -> None:
+        """Note why the attempt failed, and what the provider said of that."""
+        self.failure = failure
+        self.provider_error = {} if refusal is None else refusal.attributes
+
+    def is_below(self, entry: AccountingEntry) -> bool:
+        """Tell whether the program accounts in this op for a call that has an op of its own below it, with these tokens."""
+        if not self.below or entry.tokens is None or not entry.tokens.total_tokens:
+            return False
+        if not self._is_told:
+            own = usage.read(self.op.bare.attributes.get(USAGE_AT_START), provider=entry.provider, model=entry.model)
+            self._is_told = own.tokens == entry.tokens
+            if self._is_told:
+                return False
+        for op in self.below:
+            same = next((one for one in op.bare.accounting if one.tokens == entry.tokens), None)
+            if same is not None:
+                self.below.remove(op)
+                if entry.cost_usd is not None:
+                    account_again(op, same, entry.cost_usd)
+                return True
+        return False
+
+    @property
+    def _why(self) -> dict[str, Any]:
+        return error_attributes(self.failure) | self.provider_error
+
+    def attempt_failed(self, number: int, why: str, latency: float, *, is_free: bool) -> None:
+        """Record that the attempt of this *number* brought no answer; one *is free* that the provider refused."""
+        is_last = number == self.attempts
+        self.is_under_way = self.is_under_way and not is_last
+        details = {name: value for name, value in self._why.items() if name != ERROR_BODY}
+        self.op.log(f"attempt {number} failed: {why}", "WRN", details=(is_last and details) or None)
+        self.op.account(status="failed", latency=latency, cost_usd=0.0 if is_free else None)
+        entry = next(iter(self.op.bare.accounting[-1:]), None)
+        if is_last:
+            self._failed = entry
+        elif entry is not None and entry.status == "failed":
+            tried_again(self.op, entry)
+
+    def end(self, status: Status, error: str | None) -> None:
+        """End the op, if it is ours, and with the last one the turn of a program that begins none."""
+        try:
+            self.end_op(status, error)
+        finally:
+            self.ended()
+
+    def end_op(self, status: Status, error: str | None) -> None:
+        """End the op, if it is ours; in a forked child it is the parent's to end. Then `ended` is to be called."""
+        if self._finish is None or self.is_inherited:
+            return
+        if status == "failed" and (why := self._why):
+            self.op.builder.set_op(self.op, **why)
+        try:
+            self._finish(self.op, status, error)
+        except BaseException:  # an interrupt: what is begun is done whole
+            self._finish(self.op, status, error)
+            raise
+
+    def ended(self) -> None:
+        """Tell the program's session that the op has ended, if it has."""
+        if self._finish is not None and self.op.bare.ended_at is not None and not self.is_inherited:
+            PROGRAM.answered(self.op)
+
+    def __del__(self) -> None:
+        if self.is_own and not self.is_under_way and self.op.bare.ended_at is None:  # else its attempt ends it
+            _end(self, GeneratorExit())
+
+
+class AnswerOverWire(ModelResult):
+    """An answer as it comes over the wire."""
+
+    __slots__ = ("_chunks",)
+    decoded = True
+
+    def __init__(self, op: Op) -> None:
+        super().__init__(op)
+        self._chunks: list[list[int] | None] = []
+        """What `CHUNKS` says: Gemini's client sends the content of each chunk back as one of its own, or none if one has no parts."""
+
+    def take(self, item: Any) -> bool:
+        """Add a chunk to the answer."""
+        if is_object(item) and is_list(found := item.get("candidates")) and len(self._chunks) <= _MOST_CHUNKS:
+            content = found[0].get("content") if found and is_object(found[0]) else None
+            parts = content.get("parts") if is_object(content) else None
+            self._chunks.append([_text_size(part) for part in parts] if is_list(parts) else [] if is_object(content) else None)
+        return super().take(item)
+
+    def ended(self, status: Status) -> None:
+        """Record the answer that the chunks add up to, and, if they are not too many, what each had."""
+        if 1 < len(self._chunks) <= _MOST_CHUNKS:
+            self._op.builder.set_op(self._op, **{CHUNKS: self._chunks})
+        super().ended(status)
+
+    def returned(self, value: Any) -> None:
+        """Record an answer that came whole."""
+        answer = whole(value, decoded=True) if self._assembly is None else None
+        if answer is None:
+            super().returned(value)
+        else:
+            self._answered(answer, provider_of(value, answer))
+
+    def failed(self, value: Any) -> None:
+        """Record an answer that is an error; it may have usage."""
+        if (answer := whole(value, decoded=True)) is not None:
+            self._answered(answer, provider_of(value, answer), "failed")
+
+    def _record(self, value: Any) -> None:
+        respond_at_end(self._op, value)  # which follows
+
+    def _answered(self, answer: dict[str, Any], provider: str | None, status: Status = "ok") -> None:
+        if self._op.bare.ended_at is None:
+            super()._answered(answer, provider, status)
+            return
+        figures = usage.read(answer)  # the program reads a stream behind its op's end
+        if is_known(figures):
+            account_late(self._op, figures, failed=status != "ok")
+        elif status == "ok" and all(is_placeholder(entry.id) for entry in self._op.bare.accounting):
+            self._account(answer, provider, status)
+        if self._op.spending is not None:
+            self._op.spending.commit(self._op)
+        if status == "ok" and (self._op.bare.response is None or self._op.bare.response.partial):
+            self._op.response(answer)
+
+
+def _text_size(part: Any) -> int:
+    text = part.get("text") if is_object(part) else None
+    return len(text) if isinstance(text, str) else NO_TEXT
+
+
+class JoinedAnswer(AnswerOverWire):
+    """An answer to an op of the program's, which may record it itself. What the program does not say is recorded at the op's end."""
+
+    __slots__ = ()
+
+    def _record(self, value: Any) -> None:
+        self._op.response(value)
+
+    def _came(self, piece: Piece) -> None:
+        """Show nothing before the end: the program may stream it."""
+
+    def _account(self, answer: dict[str, Any], provider: str | None, status: Status = "ok") -> None:
+        if self._op.bare.ended_at is not None or is_parents(self._op.builder.core, self._op.bare):  # then no end of it here takes this
+            super()._account(answer, provider, status)
+            return
+        name_model(self._op, model_of(answer), provider)
+        told: dict[str, Any] = {name: answer[name] for name in _FIGURES if name in answer}
+        if tools := server_tools(answer):
+            told[SERVER_TOOLS] = tools
+        self._op.builder.set_op(self._op, **{USAGE_AT_START: told})
+
+
+class ClientCall:
+    """A call of a client's own, in which it may send several times: the attempts of one op. It lasts as long as this lives, at most."""
+
+    __slots__ = ("__weakref__", "_token", "call")
+
+    def __init__(self) -> None:
+        self.call: ObservedCall | None = None
+        self._token: Token[ref[ClientCall] | None] | None = None
+
+    def begin(self) -> None:
+        """Make this the client's call that is under way in this context."""
+        self._token = _client.set(ref(self))
+
+    def returned(self, value: object) -> None:  # noqa: ARG002 - what it is made of was seen on the wire
+        """Note that the client's call has returned."""
+        self._leave(None)
+
+    def raised(self, error: BaseException) -> None:
+        """End the call with an exception, if no answer came; a budget's refusal is raised unchanged."""
+        self._leave(error)
+        if isinstance(error, CarriedRefusal):
+            raise error.args[0] from None
+
+    def _leave(self, error: BaseException | None) -> None:
+        token, self._token = self._token, None
+        if token is not None:
+            with suppress(ValueError):  # a coroutine that is closed elsewhere
+                _client.reset(token)
+        call = self.call
+        if call is not None and call.is_own and call.is_open:
+            _end(call, error)
+
+
+@contextmanager
+def one_client_call() -> Generator[None]:
+    """Make all that is sent in the block attempts of one op."""
+    client = ClientCall()
+    try:
+        client.begin()
+        yield
+        client.returned(None)
+    except BaseException as error:
+        client.raised(error)
+        raise
+
+
+@guarded
+def _end(call: ObservedCall, error: BaseException | None) -> None:
+    call.end(*ended_by(error))
+
+
+def ended_by(error: BaseException | None) -> tuple[Status, str | None]:
+    """Return how a call ended, without credentials: clients' exceptions name whole addresses."""
+    status, said = outcome(error)
+    return status, None if said is None else redact(said)
+
+
+_client: ContextVar[ref[ClientCall] | None] = ContextVar("optree_client", default=None)
+
+
+class ToldCall:
+    """A call of a model that a framework reports. The innermost one that is under way is the current one of its context."""
+
+    is_seen = False
+    """True once what the model asks is recorded in another way: on the wire, or as a call of another model."""
+    is_over = False
+    _around: ref[ToldCall] | None = None
+
+    @property
+    def around(self) -> ToldCall | None:
+        """The call that was the current one when this one began, or, if that has ended, the one around it."""
+        found = None if self._around is None else self._around()
+        return found.around if found is not None and found.is_over else found
+
+    def goes_on(self) -> None:
+        """Make this the current call: when it begins, and whenever another piece of its answer is asked for."""
+        if self.is_over:
+            return
+        around = TOLD.get()
+        TOLD.set(self)
+        if around is not None and around.is_over:
+            around = around.around
+        if around is not None and not around.is_within(self):
+            self._around = ref(around)
+            around.asks()
+
+    def pauses(self) -> None:
+        """Make the call around it the current one, as while the program has a piece of the answer."""
+        current = TOLD.get()
+        if current is not None and current.is_within(self):
+            TOLD.set(self.around)
+
+    def leaves(self) -> None:
+        """End the call: the one around it is the current one again."""
+        self.is_over = True
+        if TOLD.get() is self:
+            TOLD.set(self.around)
+
+    def is_within(self, other: ToldCall) -> bool:
+        """Tell whether this is the *other* one, or a part of it."""
+        return self is other or (self.around is not None and self.around.is_within(other))
+
+    def asks(self) -> None:
+        """Note that a model is asked here, which is recorded: this call is seen then, or the one around it if this one does not ask."""
+        if self.is_over or not self.is_asking():
+            if (around := self.around) is not None:
+                around.asks()
+        else:
+            self.is_seen = True
+
+    def is_asking(self) -> bool:
+        """Tell whether the model of this call is what asks another model here."""
+        return True
+
+
+TOLD: ContextVar[ToldCall | None] = ContextVar("optree_told_call", default=None)
+"""The current call, if any."""
+
+
+def client_call() -> ClientCall | None:
+    """Return the call of a client that is under way here."""
+    found = _client.get()
+    return None if found is None else found()

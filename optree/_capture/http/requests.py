@@ -1,0 +1,107 @@
+"""HTTP requests that call a model, told by their body and path, whoever the host is."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
+
+from optree._capture.http.bodies import loads
+from optree._interrupts import pass_on
+from optree._values import is_list, is_object
+
+_HOSTS: Final = {
+    "api.openai.com": "openai",
+    "openai.azure.com": "azure",
+    "cognitiveservices.azure.com": "azure",
+    "services.ai.azure.com": "azure",
+    "api.anthropic.com": "anthropic",
+    "generativelanguage.googleapis.com": "google",
+    "aiplatform.googleapis.com": "vertex",
+    "openrouter.ai": "openrouter",
+    "api.deepseek.com": "deepseek",
+    "api.x.ai": "xai",
+    "api.groq.com": "groq",
+    "api.mistral.ai": "mistral",
+    "api.cohere.com": "cohere",
+    "api.cohere.ai": "cohere",
+    "api.perplexity.ai": "perplexity",
+    "api.together.xyz": "together",
+    "api.fireworks.ai": "fireworks",
+    "api.moonshot.ai": "moonshot",
+}
+"""Providers by the end of their host's name. Of another host (a proxy, vLLM, llama.cpp) it is known only whose interface it has."""
+_ENDS: Final = (
+    ("/chat/completions", "openai", "messages"),
+    ("/completions", "openai", "prompt"),
+    ("/responses", "openai", "input"),
+    ("/messages", "anthropic", "messages"),
+    (":generatecontent", "google", "contents"),
+    (":streamgeneratecontent", "google", "contents"),
+    ("/api/chat", "ollama", "messages"),
+    ("/api/generate", "ollama", "prompt"),
+    ("/v2/chat", "cohere", "messages"),
+)
+"""Ends of paths, whose interface it is, and the member of the body that has what is sent."""
+_OTHERS: Final = ("/count_tokens", "/batches")
+"""Ends of paths of requests that have a model's messages, and ask for no answer."""
+_BLANKS: Final = 64
+_MOST_BYTES: Final = 256 << 20
+
+
+class Asked(NamedTuple):
+    """What a request asks of a model."""
+
+    provider: str
+    """Who is asked, as OpenTelemetry's `gen_ai.provider.name` has it where optree has no shorter word."""
+    model: str | None
+    messages: list[Any] | None
+    parameters: dict[str, Any]
+    """All else that the body has."""
+    host: str
+    size: int = 0
+    """Bytes of the body; 0 where they are not known."""
+
+
+def read(host: str, path: str, body: bytes) -> Asked | None:
+    """Return what a POST request asks of a model; None for one that asks none. Never raises for what others send."""
+    if not body[:_BLANKS].lstrip().startswith(b"{") or len(body) > _MOST_BYTES:
+        return None
+    found = _known(path)
+    if found is None and (b'"messages"' not in body or b'"model"' not in body or path.lower().rstrip("/").endswith(_OTHERS)):
+        return None
+    interface, member = found or ("openai", "messages")
+    try:
+        told = loads(body)
+    except (ValueError, RecursionError) as error:
+        pass_on(error)
+        return None
+    if not is_object(told) or not (member in told or (member == "input" and "prompt" in told)):
+        return None
+    sent = told.pop(member, None)
+    model = told.pop("model", None)
+    if interface == "google":
+        model = unquote(path.rpartition("/")[2].partition(":")[0])
+    if (member == "messages" and not is_list(sent)) or not (isinstance(model, str) or "/deployments/" in path.lower()):
+        return None
+    return Asked(provider_of_host(host, interface), model if isinstance(model, str) else None, messages_of(sent), told, host, len(body))
+
+
+def messages_of(sent: Any) -> list[Any] | None:
+    """Return the messages that a model is sent: a list of them, or what the user says."""
+    return sent if is_list(sent) else None if sent is None else [{"role": "user", "content": sent}]
+
+
+@lru_cache(256)
+def _known(path: str) -> tuple[str, str] | None:
+    """Return whose interface a path is of, and the member of the body that has what is sent; None of one that is not known."""
+    low = path.lower().rstrip("/")
+    return next(((interface, member) for end, interface, member in _ENDS if low.endswith(end)), None)
+
+
+@lru_cache(256)
+def provider_of_host(host: str, interface: str) -> str:
+    """Return who is asked at a host by that interface."""
+    parts = host.lower().split(".")
+    compatible = interface if interface == "ollama" else f"{interface}-compatible"  # whose prices need not be those of *interface*
+    return next((_HOSTS[name] for at in range(len(parts)) if (name := ".".join(parts[at:])) in _HOSTS), compatible)

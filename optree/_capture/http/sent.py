@@ -1,0 +1,74 @@
+"""A request to a model while a client sends it, and the streams that stand in the place of its answer's."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+from optree._capture.http.exchange import Exchange
+
+
+class SentRequest:
+    """A request to a model, while it is sent: a `Watch`, but for what is returned."""
+
+    __slots__ = ("exchange", "given")
+
+    def __init__(self, exchange: Exchange, given: Callable[[], Any] | None) -> None:
+        self.exchange = exchange
+        self.given = given
+        """Called in place of sending it, if it is there."""
+
+    def begin(self) -> None:
+        """Do nothing: the exchange has begun already."""
+
+    def raised(self, error: BaseException) -> None:
+        """End it: no answer came."""
+        self.exchange.raised(error)
+
+
+class Noted:
+    """A response's stream, with an exchange that notes what passes. That it is forgotten ends that too."""
+
+    def __init__(self, stream: Any, exchange: Exchange) -> None:
+        self._stream, self._exchange = stream, exchange
+
+    def __iter__(self) -> Iterator[bytes]:
+        with self._exchange as exchange:
+            for piece in self._stream:
+                exchange.note(piece)
+                yield piece
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        with self._exchange as exchange:
+            async for piece in self._stream:
+                exchange.note(piece)
+                yield piece
+
+    def close(self) -> None:
+        try:
+            self._stream.close()
+        finally:
+            self._exchange.ended(GeneratorExit())
+
+    async def aclose(self) -> None:
+        try:
+            await self._stream.aclose()
+        finally:
+            self._exchange.ended(GeneratorExit())
+
+
+class Broken:
+    """A response's stream that breaks off by an error, or ends before the answer does."""
+
+    def __init__(self, body: bytes, error: BaseException | None) -> None:
+        self._body, self._error = body, error
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield self._body
+        if self._error is not None:
+            raise self._error
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield self._body
+        if self._error is not None:
+            raise self._error

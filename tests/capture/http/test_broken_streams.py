@@ -1,0 +1,394 @@
+"""A stream that broke off when it was recorded breaks off again in a replay, behind the same text, and by the same exception."""
+
+import asyncio
+import json
+
+import aiohttp
+import httpx
+import pytest
+
+import optree
+from optree._nodes import Tokens
+from optree._values import decode
+from optree.testing import capture, replay
+from tests.capture.calls import CHAT, CHAT_EVENTS, COMPLETION_EVENTS, MESSAGE_EVENTS, QUESTION, RESPONSE_EVENTS, _anthropic, _openai
+from tests.capture.calls import chat as whole
+from tests.capture.conftest import twice
+from tests.capture.http.test_wire import COHERE, COHERE_EVENTS, GEMINI, OLLAMA_LINES, PARTS
+from tests.capture.provider import EVENTS, Reply
+from tests.capture.replay.test_replay import llms, told
+
+pytestmark = pytest.mark.usefixtures("hooked")
+ERROR = {"error": {"message": "The model is overloaded", "type": "server_error", "code": "overloaded"}}
+
+
+def cut(reply, pieces, short=9):
+    """Return the beginning of a reply, behind which the connection breaks."""
+    return Reply(*reply.pieces[:pieces], kind=reply.kind, short=short)
+
+
+def read(texts):
+    """Return what came of a stream, and what ended it."""
+    came = []
+    try:
+        came.extend(texts)
+    except Exception as error:  # noqa: BLE001 - it is compared
+        return "".join(came), type(error), str(error)
+    return "".join(came), None, ""
+
+
+def chat(url):
+    """Ask OpenAI's chat."""
+    stream = _openai(url).chat.completions.create(model="gpt-5", messages=QUESTION, stream=True)
+    return read(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
+
+
+def completion(url):
+    """Ask OpenAI's completions."""
+    stream = _openai(url).completions.create(model="gpt-5", prompt="Weather?", stream=True)
+    return read(chunk.choices[0].text for chunk in stream if chunk.choices)
+
+
+def response(url):
+    """Ask OpenAI's responses."""
+    stream = _openai(url).responses.create(model="gpt-5", input=QUESTION, stream=True)
+    return read(event.delta for event in stream if event.type == "response.output_text.delta")
+
+
+def message(url):
+    """Ask Anthropic's messages."""
+
+    def texts():
+        with _anthropic(url).messages.stream(model="claude-5", max_tokens=64, messages=QUESTION) as stream:
+            yield from stream.text_stream
+
+    return read(texts())
+
+
+def lines_of(path, request, text_of):
+    """Return a function that asks by httpx, and reads an answer's lines of JSON."""
+
+    def ask(url):
+        def texts():
+            with httpx.stream("POST", f"{url}{path}", json=request) as answer:
+                for line in answer.iter_lines():
+                    if line.removeprefix("data: ").startswith("{"):
+                        yield text_of(json.loads(line.removeprefix("data: ")))
+
+        return read(texts())
+
+    return ask
+
+
+def said_by_gemini(event):
+    """Return the text of an event of Gemini's."""
+    return "".join(part["text"] for part in event["candidates"][0]["content"]["parts"])
+
+
+def told_by_gemini(event):
+    """Return that, and the tokens that it tells."""
+    return f"{said_by_gemini(event)} {event.get('usageMetadata')} "
+
+
+def said_by_cohere(event):
+    """Return the text of an event of Cohere's."""
+    return event["delta"]["message"]["content"]["text"] if event["type"] == "content-delta" else ""
+
+
+def by_aiohttp(url, wait=0.0):
+    """Ask OpenAI's chat by aiohttp, and wait for so many seconds before the answer is read."""
+
+    async def ask():
+        came = []
+        async with aiohttp.ClientSession() as session:
+            sent = {"model": "gpt-5", "messages": QUESTION, "stream": True}
+            async with session.post(f"{url}/v1/chat/completions", json=sent) as answer:
+                await asyncio.sleep(wait)
+                try:
+                    async for line in answer.content:
+                        came += [json.loads(line[6:])["choices"][0]["delta"].get("content") or ""] if line.startswith(b"data: {") else []
+                except aiohttp.ClientError as error:
+                    return "".join(came), type(error)
+        return "".join(came), None
+
+    return asyncio.run(ask())
+
+
+def in_events(values, pieces):
+    """Return the beginning of a stream of events."""
+    return cut(Reply(*(b"data: " + json.dumps(value).encode() + b"\n\n" for value in values), kind=EVENTS), pieces)
+
+
+BROKEN = {
+    "chat": (chat, cut(CHAT_EVENTS, 2)),
+    "completions": (completion, cut(COMPLETION_EVENTS, 2)),
+    "responses": (response, cut(RESPONSE_EVENTS, 3)),
+    "messages": (message, cut(MESSAGE_EVENTS, 4)),
+    "gemini": (lines_of("/v1beta/models/gemini-3:streamGenerateContent?alt=sse", GEMINI, said_by_gemini), in_events(PARTS, 1)),
+    "cohere": (lines_of("/v2/chat", {**COHERE, "stream": True}, said_by_cohere), in_events(COHERE_EVENTS, 4)),
+    "ollama": (
+        lines_of("/api/chat", {"model": "qwen", "messages": QUESTION}, lambda line: line["message"]["content"]),
+        cut(Reply(*(json.dumps(line).encode() + b"\n" for line in OLLAMA_LINES), kind="application/x-ndjson"), 1),
+    ),
+    "aiohttp": (by_aiohttp, cut(CHAT_EVENTS, 2)),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_connection_that_broke(provider, name):
+    """The program reads the same text, and gets the same exception; the tree has the same text, status, error and tokens."""
+    ask, reply = BROKEN[name]
+    expected, found, recorded, again = twice(provider, [reply], lambda: ask(provider.url))
+    assert expected[0]
+    assert expected[1] is not None
+    assert expected == found
+    [before], [after] = llms(recorded), llms(again)
+    assert ("failed", True) == (before.status, before.response.partial)
+    if name != "aiohttp":  # whose error has how many bytes there were
+        assert told(recorded) == told(again)
+    assert decode(before.response.payload) == decode(after.response.payload)
+    assert (before.attributes["error.class"], before.response.partial) == (after.attributes["error.class"], after.response.partial)
+
+
+@pytest.mark.parametrize("texts", [("It ", "rains"), ("It ",), ("",)], ids=["two", "one", "no text"])
+def test_the_tokens_of_a_stream_of_geminis_that_broke(provider, texts):
+    """Each event of Gemini's tells the tokens so far: the last that were told are given again, and count in the tree."""
+    usages = [{"promptTokenCount": 12, "cachedContentTokenCount": 4, "candidatesTokenCount": 2 * at, "thoughtsTokenCount": 3,
+               "totalTokenCount": 15 + 2 * at} for at in (1, 2)]  # fmt: skip
+    sent = [
+        {"candidates": [{"content": {"role": "model", "parts": [{"text": text}] if text else []}, "index": 0}], "usageMetadata": usage}
+        for text, usage in zip(texts, usages, strict=False)
+    ]
+    ask = lines_of("/v1beta/models/gemini-3:streamGenerateContent?alt=sse", GEMINI, told_by_gemini)
+    expected, found, recorded, again = twice(provider, [in_events(sent, len(sent))], lambda: ask(provider.url))
+    assert f"{''.join(texts)} {usages[len(sent) - 1]} " == found[0]
+    assert expected[1:] == found[1:]
+    [before], [after] = llms(recorded), llms(again)
+    assert Tokens(8, 3 + 2 * len(sent), 4, 0, 15 + 2 * len(sent), 3) == before.accounting[0].tokens == after.accounting[0].tokens
+    assert told(recorded) == told(again)
+
+
+@pytest.mark.parametrize(("ask", "pieces"), [(chat, 2), (message, 4)])
+def test_an_error_in_the_middle(provider, ask, pieces):
+    """What a provider says behind some text is said again behind it."""
+    told_so = ERROR if ask is chat else {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
+    last = (b"" if ask is chat else b"event: error\n") + b"data: " + json.dumps(told_so).encode() + b"\n\n"
+    reply = Reply(*(CHAT_EVENTS if ask is chat else MESSAGE_EVENTS).pieces[:pieces], last, kind=EVENTS)
+    expected, found, recorded, again = twice(provider, [reply], lambda: ask(provider.url))
+    assert ("It rains", True) == (expected[0], expected[1] is not None)
+    assert expected == found
+    assert told_so == llms(recorded)[0].attributes["error.body"] == llms(again)[0].attributes["error.body"]
+
+
+def test_a_program_that_stops_reading(provider):
+    """One that has read enough stops again; in the tree both are cancelled, with what had come."""
+
+    def ask():
+        with _openai(provider.url).chat.completions.create(model="gpt-5", messages=QUESTION, stream=True) as stream:
+            for chunk in stream:
+                if chunk.choices[0].delta.content:
+                    return "It" in chunk.choices[0].delta.content
+        return False
+
+    expected, found, recorded, again = twice(provider, [cut(CHAT_EVENTS, 2, short=0)], ask)
+    assert (True, True) == (expected, found)
+    assert ["cancelled"] * 2 == [one.status for recording in (recorded, again) for one in llms(recording)]
+
+
+def test_a_program_that_reads_so_many_pieces(provider):
+    """It had no exception, and gets none, though its pieces are one now."""
+
+    def ask():
+        with _openai(provider.url).chat.completions.create(model="gpt-5", messages=QUESTION, stream=True) as stream:
+            return "".join(chunk.choices[0].delta.content or "" for chunk, _ in zip(stream, range(2), strict=False))
+
+    expected, found, _, _ = twice(provider, [cut(CHAT_EVENTS, 2, short=0)], ask)
+    assert ("It rains", "It rains") == (expected, found)
+
+
+def test_a_break_behind_reasoning(provider):
+    """Where no text had come, the reasoning and the first usage are given, and the break comes as the program reads."""
+    thinks = [
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "thinking", "thinking": "", "signature": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "hm"}},
+    ]
+    pieces = [b"event: " + one["type"].encode() + b"\ndata: " + json.dumps(one).encode() + b"\n\n" for one in thinks]
+    reply = Reply(MESSAGE_EVENTS.pieces[0], *pieces, kind=EVENTS, short=9)
+
+    def ask():
+        def thoughts():
+            with _anthropic(provider.url).messages.stream(model="claude-5", max_tokens=64, messages=QUESTION) as stream:
+                yield from (event.thinking for event in stream if event.type == "thinking")
+
+        return read(thoughts())
+
+    expected, found, recorded, again = twice(provider, [reply], ask)
+    assert ("hm", False) == (expected[0], expected[1] is None)
+    assert expected == found
+    assert told(recorded) == told(again)
+
+
+def test_an_exception_of_the_programs_own_transport(provider):
+    """Whatever a transport raises is raised again, if it is Python's for connections."""
+
+    class Breaking(httpx.SyncByteStream):
+        def __iter__(self):
+            yield CHAT_EVENTS.pieces[0]
+            raise ConnectionResetError(104, "gone")
+
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, headers={"content-type": EVENTS}, stream=Breaking()))
+
+    def ask():
+        with httpx.Client(transport=transport) as client:
+            sent = {"model": "gpt-5", "messages": QUESTION, "stream": True}
+            with client.stream("POST", f"{provider.url}/v1/chat/completions", json=sent) as answer:
+                return read(line for line in answer.iter_lines() if "It" in line)[1]
+
+    expected, found, _, _ = twice(provider, [CHAT], ask)
+    assert (ConnectionResetError, ConnectionResetError) == (expected, found)
+
+
+def test_a_program_by_aiohttp_that_is_slow_to_read(provider):
+    """What came of the answer is there when the program comes to it."""
+    provider.says(cut(CHAT_EVENTS, 2))
+    with capture() as recorded, optree.session("agent"), optree.turn():
+        expected = by_aiohttp(provider.url)
+    with replay(recorded.tree), capture(), optree.session("agent"), optree.turn():
+        found = by_aiohttp(provider.url, wait=0.1)
+    assert ("It rains", aiohttp.ClientPayloadError) == expected == found
+
+
+def test_a_run_that_went_on(provider):
+    """A run in which a stream broke, and that asked once more, is a test of what it does then."""
+
+    def run():
+        with optree.session("agent"), optree.turn():
+            text, error, _ = chat(provider.url)
+            return text if error is None else whole(provider.url)
+
+    expected, found, recorded, again = twice(provider, [cut(CHAT_EVENTS, 1), CHAT], run)
+    assert ("It rains", "It rains") == (expected, found)
+    assert told(recorded) == told(again)
+
+
+def test_the_client_reads_it_whole(provider):
+    """A program that has its client read the answer gets the exception of that call."""
+
+    def ask():
+        with httpx.Client() as client, pytest.raises(httpx.TransportError) as raised:
+            client.post(f"{provider.url}/v1/chat/completions", json={"model": "gpt-5", "messages": QUESTION, "stream": True})
+        return type(raised.value), str(raised.value)
+
+    expected, found, _, _ = twice(provider, [cut(CHAT_EVENTS, 2)], ask)
+    assert expected == found
+
+
+def test_what_cannot_be_given(provider):
+    """A stream of an interface that is not known, and a call that was cancelled before any answer: the difference says so."""
+    ask = lines_of("/strange", {"model": "gpt-5", "messages": QUESTION, "stream": True}, str)
+    provider.says(cut(CHAT_EVENTS, 2))
+    with capture() as recorded, optree.session("agent"), optree.turn():
+        assert httpx.RemoteProtocolError is ask(provider.url)[1]
+    with pytest.raises(AssertionError, match=r"the call at 1\.1 of test-1 was broken off when it was recorded"), replay(recorded.tree):
+        assert ask(provider.url)[1] is None
+
+
+_CALLS = [{"index": 0, "id": "call-1", "type": "function", "function": {"name": "weather", "arguments": '{"city": '}}]
+_BLOCK = {"type": "tool_use", "id": "call-1", "name": "weather", "input": {}}
+_ITEM = {"type": "function_call", "id": "fc-1", "call_id": "call-1", "name": "weather", "arguments": '{"city": "Ath'}
+_BEGUN = {"id": "msg-1", "type": "message", "role": "assistant", "model": "claude-5", "content": [], "usage": {"input_tokens": 8}}
+CUT_CALLS = {
+    "chat": (
+        "/v1/chat/completions",
+        [
+            {"object": "chat.completion.chunk", "model": "gpt-5", "choices": [{"index": 0, "delta": {"tool_calls": _CALLS}}]},
+            {
+                "object": "chat.completion.chunk",
+                "model": "gpt-5",
+                "choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "function": {"arguments": '"Ath'}}]}}],
+            },
+        ],
+    ),
+    "messages": (
+        "/v1/messages",
+        [
+            {"type": "message_start", "message": _BEGUN},
+            {"type": "content_block_start", "index": 0, "content_block": _BLOCK},
+            {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": '{"city": '}},
+            {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": '"Ath'}},
+        ],
+    ),
+    "responses": (
+        "/v1/responses",
+        [
+            {"type": "response.created", "response": {"id": "r-1", "object": "response", "model": "gpt-5", "output": []}},
+            {"type": "response.output_item.added", "output_index": 0, "item": {**_ITEM, "arguments": ""}},
+            {"type": "response.function_call_arguments.delta", "output_index": 0, "delta": '{"city": "Ath'},
+            {"type": "response.output_item.done", "output_index": 0, "item": _ITEM},
+            {"type": "response.output_item.added", "output_index": 1, "item": {**_ITEM, "id": "fc-2", "arguments": ""}},
+        ],
+    ),
+}
+"""Beginnings of streams in which a function is called, and what they are of."""
+
+
+def read_stream(url, asked):
+    """Read a stream to its end."""
+    with httpx.stream("POST", url, json=asked) as answer:
+        answer.read()
+
+
+@pytest.mark.parametrize("interface", CUT_CALLS)
+def test_function_calls_of_a_stream_that_broke_off(provider, interface):
+    """The function calls that had come when a stream broke off are an attribute of its op, as far as they had come; a log line says it."""
+    path, values = CUT_CALLS[interface]
+    provider.says(in_events(values, len(values)))
+    asked = {"model": "gpt-5", "input" if interface == "responses" else "messages": QUESTION, "stream": True}
+    with capture() as caught, optree.session("agent"), optree.turn(), pytest.raises(httpx.RemoteProtocolError):
+        read_stream(f"{provider.url}{path}", asked)
+    [op] = llms(caught)
+    assert "the answer broke off behind a call of weather" in [line.message for line in op.logs]
+    calls = [{"id": "call-1", "name": "weather", "arguments": '{"city": "Ath'}]
+    assert ("failed", calls) == (op.status, op.attributes["response.tool_calls"])
+
+
+def chat_to_its_end(url):
+    """Read OpenAI's chat as far as what it took, and leave the stream open."""
+    stream = _openai(url).chat.completions.create(model="gpt-5", messages=QUESTION, stream=True)
+    next(chunk for chunk in stream if chunk.usage)
+    return stream
+
+
+def response_to_its_end(url):
+    """Read OpenAI's responses as far as the last event, and leave the stream open."""
+    stream = _openai(url).responses.create(model="gpt-5", input=QUESTION, stream=True)
+    next(event for event in stream if event.type == "response.completed")
+    return stream
+
+
+def message_to_its_end(url):
+    """Read Anthropic's messages as far as the last event, and leave the stream open."""
+    stream = _anthropic(url).messages.create(model="claude-5", max_tokens=64, messages=QUESTION, stream=True)
+    next(event for event in stream if event.type == "message_stop")
+    return stream
+
+
+TO_THE_END = [(chat_to_its_end, CHAT_EVENTS), (response_to_its_end, RESPONSE_EVENTS), (message_to_its_end, MESSAGE_EVENTS)]
+
+
+@pytest.mark.parametrize(("ask", "reply"), TO_THE_END)
+def test_a_turn_that_fails_right_behind_the_last_piece(provider, ask, reply):
+    """An answer that came whole is recorded as one, though a turn ends at once, by an exception, and nobody closes the stream before."""
+    provider.says(reply)
+    held = []
+
+    def fails():
+        with optree.turn():
+            held.append(ask(provider.url))
+            raise KeyError("Athens")
+
+    with capture() as caught, optree.session("agent"), pytest.raises(KeyError):
+        fails()
+    held[0].close()
+    [op] = llms(caught)
+    assert ("ok", None, None) == (op.status, op.error, op.response.partial)
