@@ -13,7 +13,8 @@ import openai
 import pytest
 
 import optree
-from optree._capture import hooks, instrument, uninstrument
+from optree._capture import instrument, uninstrument
+from optree._capture.clients.httpx import _sending
 from optree._nodes import Tokens
 from optree._tree import walk_ops, walk_sessions
 from optree._values import decode
@@ -448,7 +449,7 @@ def test_requests_are_known_while_they_are_sent(recording, provider, client):  #
             client.chat.completions.create(model="gpt-5", messages=QUESTION)
         with pytest.raises(httpx.ConnectError), httpx.Client() as gone:
             gone.post("http://127.0.0.1:1/v1/chat/completions", json={"model": "gpt-5", "messages": QUESTION})
-    assert {} == hooks._sending
+    assert {} == _sending
 
 
 def test_a_call_within_a_call(recording, provider):
