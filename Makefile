@@ -50,7 +50,7 @@ test-others: $(VENV)/has-otel $(VENV)/has-test .venv-phoenix/made .venv-mlflow/m
 
 OTHERS := agno dspy llama_index smolagents strands
 # Clients that these make are closed by nobody; which test meets the warning depends on when Python collects them.
-UNCLOSED := -W 'ignore:unclosed <socket:ResourceWarning'
+UNCLOSED := -W 'ignore:unclosed <socket:ResourceWarning' -W 'ignore:unclosed transport:ResourceWarning'
 
 test-frameworks: .venv-adk/made .venv-crewai/made .venv-frameworks/made ## the tests with frameworks that need environments of their own: Google's ADK, CrewAI, Agno, DSPy, LlamaIndex, smolagents, Strands
 	@.venv-adk/bin/python -m pytest --numprocesses auto --dist loadgroup tests/capture/frameworks/test_adk.py tests/capture/frameworks/test_adk_calls.py tests/capture/frameworks/test_documented_adk.py tests/capture/frameworks/test_adk_replay.py
