@@ -129,8 +129,8 @@ class Assembly:
 
     def whole(self) -> dict[str, Any]:
         """Return the answer so far, in its provider's form."""
-        self.answer = _joined(self.answer)
-        return self.answer
+        found: dict[str, Any] = _joined(self.answer)
+        return found
 
     def _chat(self, chunk: dict[str, Any]) -> Piece | None:
         """Take a chunk of OpenAI's chat."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _ASKED = "by stream_options={'include_usage': True}"
 _NEXT = "return the client's answer itself, or call op.response and op.account"
-_BROKEN_OFF_CALLS = "response.tool_calls"
+BROKEN_OFF_CALLS = "response.tool_calls"
 """The attribute of an op whose answer broke off that has the function calls in it, as far as they had come: they are content."""
 _REPORTS = frozenset({str, dict, list, int, float})
 
@@ -177,6 +177,12 @@ class ModelResult(OpResult):
         ends = [one.get("finish_reason") or one.get("finishReason") for one in held] or [answer.get("stop_reason")]
         return all(ends) and bool(answer.get("usage") or answer.get("usageMetadata"))
 
+    def breaks_off(self) -> None:
+        """Record what has come of a stream beside its text: its op is about to end, whatever comes yet."""
+        if self._assembly is not None and self._assembly.answer:
+            with self._guarded():
+                self._broke_off(self._assembly.whole())
+
     def ended(self, status: Status) -> None:
         """Record the answer that the chunks add up to."""
         if self._assembly is not None and self._assembly.answer:
@@ -211,7 +217,7 @@ class ModelResult(OpResult):
         parts = [part for one in answers(answer) for told in one.messages for part in message(told).parts]
         if calls := [part for part in parts if isinstance(part, ToolCallPart) and part.name]:
             told = [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in calls]
-            self._op.builder.set_op(self._op, **{_BROKEN_OFF_CALLS: told})
+            self._op.builder.set_op(self._op, **{BROKEN_OFF_CALLS: told})
             names = f"a call of {calls[0].name}" if len(calls) == 1 else f"{len(calls)} function calls"
             self._op.log(f"the answer broke off behind {names}")
 

@@ -337,6 +337,8 @@ class Exchange:
         self.drain()
         if self._result.is_complete:
             self._end(None)
+        elif not self._is_over:
+            self._result.breaks_off()
 
     def _read(self, *, last: bool = False) -> None:
         body = self._body

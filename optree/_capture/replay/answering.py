@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
@@ -10,9 +10,17 @@ from optree._capture.http.bodies import JSON
 from optree._capture.http.observed import CHUNKS
 from optree._capture.http.refusals import STATUS_CODE, charset_of
 from optree._capture.replay.recorded import RecordedCall
-from optree._capture.replay.text_answers import answer_by_text, interface_of, usage_as, whole_answer_by_text
+from optree._capture.replay.text_answers import (
+    BrokenOffCall,
+    answer_by_text,
+    broken_off_calls,
+    interface_of,
+    usage_as,
+    whole_answer_by_text,
+)
 from optree._nodes import USAGE_AT_START, OperationNode, Tokens
 from optree._tracing.failures import BODY_TYPE, ERROR_BODY, ERROR_TYPE
+from optree._tracing.results import BROKEN_OFF_CALLS
 from optree._values import decode, encode, is_list, is_object
 
 WEBSOCKET: Final = "websocket:"
@@ -55,11 +63,13 @@ def reply_of(call: RecordedCall, path: str, query: str, sent: Any = None) -> Sto
         call = RecordedCall(call.txn, node, call.request | sent)
     if node.status == "failed" and node.response is None:
         return _failed_as_recorded(call, path, query)
+    if node.status == "cancelled" and node.response is None and broken_off_calls(node.attributes):
+        return _broken_off(call, path, query)
     if node.response is None or node.response.truncated:
         return None
-    if node.response.partial or node.status == "cancelled":
-        return _broken_off(call, path, query)
     answer = decode(node.response.payload)
+    if node.response.partial or (node.status == "cancelled" and isinstance(answer, str)):  # else it came whole, behind its turn's end
+        return _broken_off(call, path, query)
     if isinstance(answer, str) and not path.endswith(WEBSOCKET):  # as the program recorded it
         answer = whole_answer_by_text(interface_of(path), answer, node)
         if answer is None:
@@ -80,10 +90,11 @@ def _failed_as_recorded(call: RecordedCall, path: str, query: str) -> StoredRepl
         headers = {"content-type": kind} if kind else {}
         return StoredReply(status, {**headers, **NOT_AGAIN, **_request_id(node)}, body)
     why = known.get(ERROR_TYPE)
-    if STATUS_CODE not in known and why in ("network", "timeout"):
-        has_begun = node.reasoning is not None or USAGE_AT_START in known or _tokens_of(node) is not None  # what came had no text
-        begun = _broken_off(call, path, query) if has_begun else None
-        return begun or StoredReply(NO_ANSWER, {}, (node.error or "").encode(), why == "timeout")
+    if STATUS_CODE not in known and why in ("network", "timeout", None):
+        come = (node.reasoning, known.get(USAGE_AT_START), _tokens_of(node), known.get(BROKEN_OFF_CALLS))  # what came had no text
+        begun = _broken_off(call, path, query) if any(one is not None for one in come) else None
+        if begun is not None or why is not None:
+            return begun or StoredReply(NO_ANSWER, {}, (node.error or "").encode(), why == "timeout")
     status = known.get(STATUS_CODE, int(HTTPStatus.SERVICE_UNAVAILABLE))
     error = node.error or "the call failed when it was recorded"
     head, _, said = error.partition(": ")  # with the status ahead of it, as `Exchange` records it
@@ -100,7 +111,8 @@ def _broken_off(call: RecordedCall, path: str, query: str) -> StoredReply | None
     model = call.request.get("model") if is_object(call.request) else None
     if not isinstance(said, str):
         return None
-    begun = broken_body_of(said, thought, model, known.get(USAGE_AT_START), path, call.request, tokens=_tokens_of(node))
+    calls = broken_off_calls(known)
+    begun = broken_body_of(said, thought, model, known.get(USAGE_AT_START), path, call.request, tokens=_tokens_of(node), calls=calls)
     if begun is None:
         return None
     kind, body = begun
@@ -109,7 +121,8 @@ def _broken_off(call: RecordedCall, path: str, query: str) -> StoredReply | None
     if refusal is not None:
         told = text_body_of(refusal, "") if isinstance(refusal, str) else error_body_of(refusal, path, query, call.request)
         return StoredReply(int(HTTPStatus.OK), headers, body + told[1])
-    why = "" if node.status == "cancelled" else node.error or "the connection broke"
+    is_left = node.status == "cancelled" or ERROR_TYPE not in known  # by the program, or with the turn that failed around it
+    why = "" if is_left else node.error or "the connection broke"
     return StoredReply(int(HTTPStatus.OK), headers, body, known.get(ERROR_TYPE) == "timeout", why)
 
 
@@ -164,14 +177,22 @@ def error_body_of(error: Any, path: str, query: str, request: Any) -> tuple[str,
 
 
 def broken_body_of(
-    said: str, thought: str, model: Any, usage: Any, path: str, request: Any, *, tokens: Tokens | None = None
+    said: str,
+    thought: str,
+    model: Any,
+    usage: Any,
+    path: str,
+    request: Any,
+    *,
+    tokens: Tokens | None = None,
+    calls: Sequence[BrokenOffCall] = (),
 ) -> tuple[str, bytes] | None:
-    """Return the content type and body of a stream that broke off, by its text, reasoning and first usage; None where that is not known.
+    """Return the content type and body of a stream that broke off, by what had come of it; None where that is not known.
 
     *tokens*: what was accounted for by then, of an interface whose every event may tell it.
     """
     interface = interface_of(path)
-    answer = answer_by_text(interface, said, thought, model)
+    answer = answer_by_text(interface, said, thought, model, calls)
     if answer is not None and interface == "gemini" and ":streamgeneratecontent" in path.lower():
         return _EVENTS, _event(answer if tokens is None else answer | usage_as("gemini", tokens))
     if interface in ("ollama", "generate"):
@@ -180,9 +201,17 @@ def broken_body_of(
         return None
     events = list(_EVENTS_OF[interface](answer | ({"usage": usage} if interface == "anthropic" else {})))
     if interface in ("chat", "completions"):
-        return _EVENTS, _event(events[0])
-    last = max((at for at, one in enumerate(events) if "delta" in str(one["type"])), default=0)
+        return _EVENTS, b"".join(map(_event, events[: max(1, len(events) - 1)]))  # but for the end of a choice
+    last = max((at for at, one in enumerate(events) if _has_come(one)), default=0)
+    last += interface == "anthropic" and bool(calls) and calls[-1].is_whole  # the end of its block
     return _EVENTS, b"".join(_event(one, name=True) for one in events[: last + 1])
+
+
+def _has_come(event: dict[str, Any]) -> bool:
+    """Tell whether an event of a stream has some of the text, of the reasoning or of a function call, or ends that."""
+    kind = str(event["type"])
+    is_called = _member(event, "item").get("type") == "function_call" and kind == "response.output_item.done"
+    return is_called or ("delta" in kind and kind != "message_delta") or kind.startswith("tool-call")
 
 
 def text_body_of(said: str, kind: str) -> tuple[str, bytes]:
@@ -369,7 +398,8 @@ def _anthropic(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
     ended = {"stop_reason": answer.get("stop_reason"), "stop_sequence": answer.get("stop_sequence")}
     usage = _member(answer, "usage")
     begun: dict[str, Any] = {"type": "message", "role": "assistant"} | answer | {"content": [], "stop_reason": None, "stop_sequence": None}
-    yield {"type": "message_start", "message": begun | {"usage": usage | {"output_tokens": 0}}}
+    at_start = usage if ended["stop_reason"] is None else usage | {"output_tokens": 0}  # of one that broke off it is all that is known
+    yield {"type": "message_start", "message": begun | {"usage": at_start}}
     for place, block in enumerate(_objects(answer.get("content"))):
         kind = str(block.get("type"))
         shown, deltas = dict(block), list[dict[str, Any]]()
@@ -381,7 +411,8 @@ def _anthropic(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
                 deltas.append({"type": "signature_delta", "signature": shown["signature"]})
                 shown["signature"] = ""
         elif "input" in block:
-            deltas.append({"type": "input_json_delta", "partial_json": encode(block["input"]).decode()})
+            sent = block["input"]  # a text where it broke off
+            deltas.append({"type": "input_json_delta", "partial_json": sent if isinstance(sent, str) else encode(sent).decode()})
             shown["input"] = {}
         yield {"type": "content_block_start", "index": place, "content_block": shown}
         for one in deltas:

@@ -18,6 +18,7 @@ from optree._interrupts import pass_on
 from optree._nodes import OperationNode, Payload, Pool, TurnNode
 from optree._tracing.failures import ERROR_BODY
 from optree._tracing.recorded import RESULT_TYPE, Recorded
+from optree._tracing.results import BROKEN_OFF_CALLS
 from optree._tree import Tree
 from optree._tree.path import Path
 from optree._tree.walk import walk_ops
@@ -132,7 +133,8 @@ def is_answered(call: RecordedCall) -> bool:
         return found.runs if isinstance(found, Lost) else True
     if node.response is not None and node.response.truncated and not node.response.partial:
         return False
-    return node.status in ("ok", "failed") or (node.status == "cancelled" and node.response is not None)
+    has_come = node.response is not None or BROKEN_OFF_CALLS in node.attributes
+    return node.status in ("ok", "failed") or (node.status == "cancelled" and has_come)
 
 
 class Lost(NamedTuple):

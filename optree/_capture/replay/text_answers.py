@@ -1,14 +1,20 @@
 """Answers of which the text is known and little else, in the form of the interface that they are to go through.
 
-Of a stream that broke off no more was recorded; of an answer that the program recorded itself, by `op.response(text)`, no more than its
-tokens beside.
+Of a stream that broke off no more was recorded than that, its reasoning and its function calls; of an answer that the program recorded
+itself, by `op.response(text)`, no more than its tokens beside.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
+from msgspec import DecodeError, json
+
+from optree._interrupts import suppress
 from optree._nodes import OperationNode, Tokens
+from optree._tracing.results import BROKEN_OFF_CALLS
+from optree._values import encode, is_list, is_object
 
 _INTERFACES: Final = (
     (":streamgeneratecontent", "gemini"),
@@ -27,50 +33,154 @@ _INTERFACES: Final = (
 _HEAD: Final = {"id": "recorded", "created": 0, "created_at": 0}
 
 
+class BrokenOffCall(NamedTuple):
+    """A function call in a stream that broke off, as far as it had come."""
+
+    id: str | None
+    name: str
+    arguments: str
+    """As JSON, whose end may be missing."""
+
+    @property
+    def is_whole(self) -> bool:
+        """True if all arguments had come."""
+        return self._read() is not None
+
+    @property
+    def decoded(self) -> Any:
+        """The arguments as a value; none where they are not whole."""
+        found = self._read()
+        return {} if found is None else found
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """The name and the arguments, as OpenAI has them."""
+        return {"name": self.name, "arguments": self.arguments}
+
+    def _read(self) -> Any:
+        with suppress(DecodeError):
+            return json.decode(self.arguments)
+        return None
+
+
+def broken_off_calls(attributes: Mapping[str, Any]) -> list[BrokenOffCall]:
+    """Return the function calls that had come when the stream of an op broke off."""
+    told = attributes.get(BROKEN_OFF_CALLS)
+    found: list[BrokenOffCall] = []
+    for one in filter(is_object, told if is_list(told) else ()):
+        identity, sent = one.get("id"), one.get("arguments")
+        arguments = sent if isinstance(sent, str) else "" if sent is None else encode(sent).decode()
+        found.append(BrokenOffCall(identity if isinstance(identity, str) else None, str(one.get("name")), arguments))
+    return found
+
+
 def interface_of(path: str) -> str | None:
     """Return which interface requests to a path go through; None for one that is not known."""
     low = path.lower().rstrip("/")
     return next((name for end, name in _INTERFACES if low.endswith(end)), None)
 
 
-def answer_by_text(interface: str | None, said: str, thought: str, model: Any) -> dict[str, Any] | None:
-    """Return an answer that has not ended, by its text and reasoning; None where the interface is not known."""
-    head = _HEAD | {"model": model}
-    text = [said] if said else []
-    thoughts = [thought] if thought else []
-    match interface:
-        case "gemini":
-            parts = [*({"text": one, "thought": True} for one in thoughts), *({"text": one} for one in text)]
-            answer: dict[str, Any] = {"candidates": [{"content": {"role": "model", "parts": parts}, "index": 0}], "modelVersion": model}
-        case "ollama":
-            message = {"role": "assistant", "content": said} | ({"thinking": thought} if thought else {})
-            answer = {"model": model, "message": message, "done": False}
-        case "generate":
-            answer = {"model": model, "response": said, "done": False} | ({"thinking": thought} if thought else {})
-        case "chat":
-            message = {"role": "assistant", "content": said} | ({"reasoning_content": thought} if thought else {})
-            answer = head | {"object": "chat.completion", "choices": [{"index": 0, "message": message}]}
-        case "completions":
-            answer = head | {"object": "text_completion", "choices": [{"index": 0, "text": said, "finish_reason": None}]}
-        case "responses":
-            output: list[Any] = [{"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": one}]} for one in thoughts]
-            content: list[Any] = [{"type": "output_text", "text": said, "annotations": []}]
-            output += [{"type": "message", "id": "msg", "role": "assistant", "content": content}] if said else []
-            answer = head | {"object": "response", "output": output, "parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
-        case "anthropic":
-            blocks = [
-                *({"type": "thinking", "thinking": one, "signature": ""} for one in thoughts),
-                *({"type": "text", "text": one} for one in text),
-            ]
-            answer = head | {"type": "message", "role": "assistant", "content": blocks}
-        case "cohere":
-            kinds = [*({"type": "thinking", "thinking": one} for one in thoughts), {"type": "text", "text": said}]
-            answer = {"id": _HEAD["id"], "message": {"role": "assistant", "content": kinds}}
-        case "bedrock":
-            answer = {"output": {"message": {"role": "assistant", "content": [{"text": one} for one in text]}}}
-        case _:
-            return None
-    return answer
+class _Come(NamedTuple):
+    """What had come of an answer."""
+
+    said: str
+    thought: str
+    model: Any
+    calls: Sequence[BrokenOffCall]
+
+    @property
+    def head(self) -> dict[str, Any]:
+        return _HEAD | {"model": self.model}
+
+    @property
+    def texts(self) -> list[str]:
+        return [self.said] if self.said else []
+
+    @property
+    def thoughts(self) -> list[str]:
+        return [self.thought] if self.thought else []
+
+    @property
+    def functions(self) -> list[dict[str, Any]]:
+        """The calls as OpenAI's chat has them."""
+        return [{"id": one.id, "type": "function", "function": one.named} for one in self.calls]
+
+
+def answer_by_text(
+    interface: str | None, said: str, thought: str, model: Any, calls: Sequence[BrokenOffCall] = ()
+) -> dict[str, Any] | None:
+    """Return an answer that has not ended, by its text, reasoning and function calls; None where the interface is not known."""
+    made = _ANSWERS.get(interface or "")
+    return None if made is None else made(_Come(said, thought, model, calls))
+
+
+def _gemini(come: _Come) -> dict[str, Any]:
+    parts: list[Any] = [*({"text": one, "thought": True} for one in come.thoughts), *({"text": one} for one in come.texts)]
+    parts += [{"functionCall": {"name": one.name, "args": one.decoded} | ({"id": one.id} if one.id else {})} for one in come.calls]
+    return {"candidates": [{"content": {"role": "model", "parts": parts}, "index": 0}], "modelVersion": come.model}
+
+
+def _ollama(come: _Come) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": come.said} | ({"thinking": come.thought} if come.thought else {})
+    if come.calls:
+        message["tool_calls"] = [{"function": {"name": one.name, "arguments": one.decoded}} for one in come.calls]
+    return {"model": come.model, "message": message, "done": False}
+
+
+def _generate(come: _Come) -> dict[str, Any]:
+    return {"model": come.model, "response": come.said, "done": False} | ({"thinking": come.thought} if come.thought else {})
+
+
+def _chat(come: _Come) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": come.said}
+    message |= {"reasoning_content": come.thought} if come.thought else {}
+    message |= {"tool_calls": come.functions} if come.calls else {}
+    return come.head | {"object": "chat.completion", "choices": [{"index": 0, "message": message}]}
+
+
+def _completions(come: _Come) -> dict[str, Any]:
+    return come.head | {"object": "text_completion", "choices": [{"index": 0, "text": come.said, "finish_reason": None}]}
+
+
+def _responses(come: _Come) -> dict[str, Any]:
+    output: list[Any] = [{"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": one}]} for one in come.thoughts]
+    content: list[Any] = [{"type": "output_text", "text": come.said, "annotations": []}]
+    output += [{"type": "message", "id": "msg", "role": "assistant", "content": content}] if come.said else []
+    output += [{"type": "function_call", "id": f"fc_{at}", "call_id": one.id, **one.named} for at, one in enumerate(come.calls)]
+    return come.head | {"object": "response", "output": output, "parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
+
+
+def _anthropic(come: _Come) -> dict[str, Any]:
+    blocks: list[Any] = [
+        *({"type": "thinking", "thinking": one, "signature": ""} for one in come.thoughts),
+        *({"type": "text", "text": one} for one in come.texts),
+        *({"type": "tool_use", "id": one.id, "name": one.name, "input": one.arguments} for one in come.calls),
+    ]
+    return come.head | {"type": "message", "role": "assistant", "content": blocks}
+
+
+def _cohere(come: _Come) -> dict[str, Any]:
+    kinds = [*({"type": "thinking", "thinking": one} for one in come.thoughts), {"type": "text", "text": come.said}]
+    return {"id": _HEAD["id"], "message": {"role": "assistant", "content": kinds, "tool_calls": come.functions}}
+
+
+def _bedrock(come: _Come) -> dict[str, Any]:
+    used = [{"toolUse": {"toolUseId": one.id, "name": one.name, "input": one.decoded}} for one in come.calls]
+    return {"output": {"message": {"role": "assistant", "content": [*({"text": one} for one in come.texts), *used]}}}
+
+
+_ANSWERS: Final[Mapping[str, Callable[[_Come], dict[str, Any]]]] = {
+    "gemini": _gemini,
+    "ollama": _ollama,
+    "generate": _generate,
+    "chat": _chat,
+    "completions": _completions,
+    "responses": _responses,
+    "anthropic": _anthropic,
+    "cohere": _cohere,
+    "bedrock": _bedrock,
+}
+"""What makes an answer that has not ended, by its interface."""
 
 
 def whole_answer_by_text(interface: str | None, said: str, node: OperationNode) -> dict[str, Any] | None:

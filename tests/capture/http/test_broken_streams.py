@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import threading
+from itertools import islice
 
 import aiohttp
 import httpx
@@ -350,6 +352,116 @@ def test_function_calls_of_a_stream_that_broke_off(provider, interface):
     assert "the answer broke off behind a call of weather" in [line.message for line in op.logs]
     calls = [{"id": "call-1", "name": "weather", "arguments": '{"city": "Ath'}]
     assert ("failed", calls) == (op.status, op.attributes["response.tool_calls"])
+
+
+def calls_in(event):
+    """Return what an event of a stream tells of a function call, joined: names and arguments, and that a call is whole."""
+    delta = event["choices"][0]["delta"] if event.get("choices") else event.get("delta") or {}
+    block = event.get("content_block") or event.get("item") or {}
+    told = [one["function"] for one in delta.get("tool_calls") or []] if isinstance(delta, dict) else []
+    content = event.get("candidates", [{}])[0].get("content", {})
+    told += [part["functionCall"] for part in content.get("parts", ()) if "functionCall" in part]
+    told += [call["function"] for call in (event.get("message") or {}).get("tool_calls") or ()]
+    told += [block] if event.get("type") == "content_block_start" and "name" in block else []
+    told += [{**block, "done": True}] if event.get("type") == "response.output_item.done" else []
+    names = "".join(str(one.get("name") or "") for one in told)
+    sent = [one.get("arguments", one.get("args")) or "" for one in told]
+    arguments = "".join(json.dumps(found) if isinstance(found, dict) else found for found in sent)
+    partial = delta.get("partial_json", "") if isinstance(delta, dict) else ""
+    is_whole = event.get("type") in ("content_block_stop", "response.output_item.done")
+    return f"{names}{arguments}{partial}{'!' * is_whole}"
+
+
+_STARTED = [
+    {"type": "message_start", "message": _BEGUN},
+    {"type": "content_block_start", "index": 0, "content_block": _BLOCK},
+    {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": '{"city":"Athens"}'}},
+    {"type": "content_block_stop", "index": 0},
+]
+_GEMINI_CALL = {"role": "model", "parts": [{"functionCall": {"name": "weather", "args": {"city": "Athens"}}}]}
+_OLLAMA_CALL = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "weather", "arguments": {"city": "Athens"}}}]}
+CALLED = {
+    **{name: (path, {"input" if name == "responses" else "messages": QUESTION}, values) for name, (path, values) in CUT_CALLS.items()},
+    "messages, a whole call": ("/v1/messages", {"messages": QUESTION}, _STARTED),
+    "gemini": ("/v1beta/models/gemini-3:streamGenerateContent?alt=sse", GEMINI, [{"candidates": [{"content": _GEMINI_CALL, "index": 0}]}]),
+    "ollama": ("/api/chat", {"messages": QUESTION}, [{"model": "gpt-5", "message": _OLLAMA_CALL, "done": False}]),
+}
+
+
+@pytest.mark.parametrize("interface", CALLED)
+def test_a_replay_of_a_stream_that_broke_behind_a_function_call(provider, interface):
+    """In a replay the program gets the function call, as far as it had come, and the same exception behind it."""
+    path, sent, values = CALLED[interface]
+    values = [one for one in values if one.get("item", {}).get("id") != "fc-2"]  # of whose arguments nothing had come
+    reply = in_events(values, len(values))
+    if interface == "ollama":
+        reply = Reply(*(json.dumps(value).encode() + b"\n" for value in values), kind="application/x-ndjson", short=9)
+    ask = lines_of(path, {"model": "gpt-5", "stream": True} | sent, calls_in)
+    expected, found, recorded, again = twice(provider, [reply], lambda: ask(provider.url))
+    assert ("weather" in expected[0], True) == ("Ath" in expected[0], expected[1] is not None)
+    assert expected == found
+    [before], [after] = llms(recorded), llms(again)
+    assert "failed" == before.status == after.status
+    assert before.attributes["response.tool_calls"] == after.attributes["response.tool_calls"]
+
+
+def test_a_program_that_reads_as_far_as_a_function_call(provider):
+    """One that stops there, or whose function fails before the stream is over, does the same in a replay."""
+
+    def ask(weather):
+        with _anthropic(provider.url).messages.stream(model="claude-5", max_tokens=64, messages=QUESTION) as stream:
+            called = next(event.content_block for event in stream if event.type == "content_block_stop")
+        sent = [*QUESTION, {"role": "assistant", "content": weather(**called.input)}]
+        with _anthropic(provider.url).messages.stream(model="claude-5", max_tokens=64, messages=sent) as stream:
+            return "".join(stream.text_stream)
+
+    reply = in_events(_STARTED, len(_STARTED))
+    reply.pieces = [b"event: " + one["type"].encode() + b"\n" + piece for one, piece in zip(_STARTED, reply.pieces, strict=True)]
+    reply.short = 0
+    expected, found, recorded, again = twice(provider, [reply, MESSAGE_EVENTS], lambda: ask("rain in {city}".format))
+    assert "It rains" == expected == found
+    assert ["cancelled", "ok"] == [op.status for op in llms(recorded)] == [op.status for op in llms(again)]
+
+
+def test_a_turn_that_fails_amid_a_stream(provider):
+    """A program that fails while it reads gets as much of the answer in a replay, and no exception of a connection's."""
+    held = []
+
+    def run():
+        with optree.session("agent"), optree.turn():
+            held.append(_anthropic(provider.url).messages.create(model="claude-5", max_tokens=64, messages=QUESTION, stream=True))
+            kinds = [event.type for event in islice(held[-1], 4)]
+            raise KeyError(kinds[-1])
+
+    reply = in_events(_STARTED, len(_STARTED))
+    reply.pieces = [b"event: " + one["type"].encode() + b"\n" + piece for one, piece in zip(_STARTED, reply.pieces, strict=True)]
+    reply.short = 0
+    expected, found, recorded, _ = twice(provider, [reply], run)
+    assert (KeyError, "'content_block_stop'") == expected == found
+    assert ["failed"] == [op.status for op in llms(recorded)]
+
+
+def test_a_stream_that_is_read_on_behind_its_turn(provider):
+    """What comes after the turn has ended is in its op too, with the tokens, once; what had come by then is what it broke off behind."""
+    ends = [
+        {"type": "message_delta", "delta": {"stop_reason": "tool_use", "stop_sequence": None}, "usage": {"output_tokens": 21}},
+        {"type": "message_stop"},
+    ]
+    pieces = [b"event: " + one["type"].encode() + b"\ndata: " + json.dumps(one).encode() + b"\n\n" for one in (*_STARTED, *ends)]
+    hold = threading.Event()
+    provider.says(Reply(*pieces[:-2], b"".join(pieces[-2:]), kind=EVENTS, hold=hold))
+    with capture() as caught, optree.session("agent"):
+        with optree.turn():
+            stream = _anthropic(provider.url).messages.create(model="claude-5", max_tokens=64, messages=QUESTION, stream=True)
+            assert "content_block_start" == [event.type for event in islice(stream, 2)][-1]
+        hold.set()
+        rest = [event.type for event in stream]
+        optree.flush()
+    assert "message_stop" == rest[-1]
+    [op] = llms(caught)
+    assert [("weather", "call-1")] == [(one["name"], one["id"]) for one in op.attributes["response.tool_calls"]]
+    assert [{"city": "Athens"}] == [block["input"] for block in decode(op.response.payload)["content"]]
+    assert [(8, 21)] == [(entry.tokens.input_tokens, entry.tokens.output_tokens) for entry in op.accounting]
 
 
 def chat_to_its_end(url):
