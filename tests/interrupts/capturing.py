@@ -81,6 +81,13 @@ def _streamed() -> None:
             pass
 
 
+def _left_open() -> None:
+    with optree.session("reader"), optree.turn():
+        response = _client.send(_client.build_request("POST", URL.replace("/v1", "/stream/v1"), json=ASKED), stream=True)
+        next(response.iter_raw())
+    response.close()
+
+
 def _awaited_stream() -> None:
     async def read() -> None:
         async with _awaited.stream("POST", URL.replace("/v1", "/stream/v1"), json=ASKED) as response:
@@ -120,6 +127,7 @@ CAPTURED: dict[str, Callable[[Any], object]] = {
     "captured call, awaited": _own(_awaited_call),
     "captured call, streamed": _own(_streamed),
     "captured call, awaited and streamed": _own(_awaited_stream),
+    "captured call, streamed and left open": _own(_left_open),
     "captured call, refused": _own(lambda: _post("/down")),
     "captured call, not answered": _own(_gone),
 }

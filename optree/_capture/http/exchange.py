@@ -407,15 +407,15 @@ class Exchange:
             if self._is_over or self._call.is_inherited:
                 return
             op, finish = self._call.op, partial(self._finish, error)
-            self._is_over = True
             if self._lock is not None and self._number == self._call.attempts:
                 self._unread.pop(op.path, None)
             try:
+                self._is_over = True
                 is_quick = op.spending is None and self._whole is not None and self._noted <= _MOST_TOGETHER
                 op.builder.core.stream.together(finish) if is_quick else finish()
                 self._call.ended()
             except BaseException as raised:  # an interrupt, or a fault: what is begun is done whole
-                self._call.is_under_way = False
+                self._is_over, self._call.is_under_way = True, False
                 self._call.end(*ended_by(raised))
                 raise
 

@@ -46,7 +46,6 @@ class ObservedCall:
 
     def __init__(self, op: Op, finish: Callable[[Op, Status, str | None], None] | None) -> None:
         self.op = op
-        self._finish = finish
         self._forked_at = RUNTIME.forked_at
         self.attempts = 0
         self._failed: AccountingEntry | None = None
@@ -65,6 +64,7 @@ class ObservedCall:
         """Ops of further calls that the program makes in its own, this one's, and has not accounted for in it."""
         self._is_told = False
         """True once the program has accounted for this one."""
+        self._finish = finish  # last: what an interrupt leaves half made is not for `__del__` to end
 
     @property
     def is_own(self) -> bool:
