@@ -81,7 +81,7 @@ test-frameworks: .venv-adk/made .venv-crewai/made .venv-frameworks/made ## the t
 test-mac: SYSTEM := darwin
 test-windows: SYSTEM := win32
 test-mac test-windows: $(VENV)/has-dev $(VENV)/has-demo $(VENV)/has-weights $(VENV)/has-otel $(VENV)/has-test $(VENV)/has-claude ## the tests without what macOS, or Windows, lacks
-	@$(PY) -m tests.platforms $(SYSTEM) tests/platforms tests/test_*.py tests/tree tests/builder tests/console tests/redaction tests/store tests/tracing tests/capture tests/cli tests/conversation tests/formats tests/compare
+	@$(PY) -m tests.platforms $(SYSTEM) tests/platforms tests/test_*.py tests/providers tests/tree tests/builder tests/console tests/redaction tests/store tests/tracing tests/capture tests/cli tests/conversation tests/formats tests/compare
 
 test-pythons: ## the tests on each newer Python that can be had, from PATH, pyenv or Debian (`VERSION=3.15`, `OPTIONS=--quick`)
 	@python3 -m tests.pythons $(VERSION) $(OPTIONS)

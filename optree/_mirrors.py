@@ -151,10 +151,8 @@ class Delivery(Struct, rename="camel"):
 class Resender(Protocol):
     """Sends saved sessions, one after the other, so that one tree at a time is held. A class of it needs *endpoint* and `send`."""
 
-    @property
-    def endpoint(self) -> str:
-        """Where it sends to, without credentials."""
-        ...
+    endpoint: str
+    """Where it sends to, without credentials."""
 
     def send(self, loaded: Loaded, directory: Directory, *, again: bool, until: float) -> Delivery:
         """Send what is missing of a session, or with *again* all of it; waits until that monotonic time at most."""
@@ -171,11 +169,13 @@ class Resender(Protocol):
         """
         return [], {}
 
-    def forget(self, txn: str, directory: Directory) -> None:
+    def forget(self, txn: str, directory: Directory) -> None:  # noqa: ARG002
         """Stop counting a session as pending, since it is gone from the disk."""
+        return  # it is no abstract method: a class of it need not have it
 
     def close(self) -> None:
         """Close the connection; sessions that are not delivered stay pending."""
+        return  # as above
 
 
 class SpanReader(Protocol):

@@ -27,12 +27,8 @@ class OtelResender:
             why = "; ".join(resolve(options).problems) or "OTEL_SDK_DISABLED or OTEL_TRACES_EXPORTER switches it off"
             raise SetupError(f"otel has nowhere to send to: {why}")
         self._mirror = mirror
-
-    @property
-    def endpoint(self) -> str:
-        """The address that spans go to."""
-        target = self._mirror.settings.traces
-        return "" if target is None else target.shown
+        target = mirror.settings.traces
+        self.endpoint = "" if target is None else target.shown
 
     def problems(self) -> list[str]:
         """Return what is wrong with the options or the collector now."""

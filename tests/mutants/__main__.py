@@ -65,7 +65,7 @@ GROUPS = {
             "tests/builder",
             "tests/tree",
             "tests/tracing",
-            *(f"tests/store/test_{name}.py" for name in ("journal", "snapshot", "resume", "speed")),
+            *("tests/store/reading/test_snapshot.py", *(f"tests/store/test_{name}.py" for name in ("journal", "resume", "speed"))),
         ),
     ),
     "otel": Group(

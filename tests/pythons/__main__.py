@@ -23,7 +23,7 @@ TOOLS = ("e2fsprogs", "gcc", "git", "jq", "libc6-dev", "make", "procps", "zstd")
 """What the tests use of a system beside Python."""
 HERE = Path(__file__).resolve().parents[2]
 _LEAVES = (str(path.relative_to(HERE)) for path in sorted(HERE.glob("tests/test_*.py")))
-QUICK = (*_LEAVES, *(f"tests/{name}" for name in ("tree", "builder", "console", "tracing", "store")), "-m", "not slow")
+QUICK = (*_LEAVES, *(f"tests/{name}" for name in ("providers", "tree", "builder", "console", "tracing", "store")), "-m", "not slow")
 CACHE = Path(os.environ.get("OPTREE_PYTHONS_DIR") or Path.home() / ".cache/optree/pythons").resolve()
 SHARED = ("/etc/resolv.conf", "/etc/hosts", "/etc/pip.conf")
 """How this machine reaches others: so does a root."""

@@ -24,9 +24,35 @@ optree.flush("snapshot")
 
 BROKEN = """
 broken = "optree_ops_csv:FORMAT"
+requests = "optree_requests:EXPORTER"
 
 [tool.hatch.build]
 include = ["*.py"]
+"""
+
+REQUESTS = """
+from optree import walk_ops
+from optree.exporting import Delivery, Exporter, Resender, decode
+
+class Requests(Resender):
+    endpoint = "stdout"
+
+    def send(self, loaded, directory, *, again, until):
+        for _, _, op in walk_ops(loaded):
+            print(loaded.tree.pool.resolve(decode(op.request.payload)))
+        return Delivery(loaded.txn, sent=1)
+
+class RequestsExporter(Exporter):
+    def resender(self, options):
+        return Requests()
+
+EXPORTER = RequestsExporter()
+"""
+SECRET = """
+import optree
+with optree.session("assistant"), optree.llm() as op:
+    op.request(messages=[{"role": "user", "content": "my key is sk-proj-0123456789abcdefghijABCDEFGHIJ"}])
+optree.flush("snapshot")
 """
 
 
@@ -49,6 +75,7 @@ def site(tmp_path_factory):
     project, group = re.findall(r"^```toml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     (source / "optree_ops_csv.py").write_text(module)
     (source / "optree_totals.py").write_text(exporter)
+    (source / "optree_requests.py").write_text(REQUESTS)
     (source / "pyproject.toml").write_text(project + "\n" + group + BROKEN)
     options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check"]
     subprocess.run([sys.executable, "-m", "pip", "install", *options, "--target", target, source], check=True)
@@ -81,8 +108,21 @@ def test_an_exporter_of_another_package(run, site):
         server.shutdown()
     assert (0, 1, [1, 1]) == (sent.returncode, refused.returncode, [body["calls"] for body in asked])
     assert "503" in refused.stdout + refused.stderr
+    assert "try again with: optree export last --to totals" in refused.stderr
+    elsewhere = run("-m", "optree", "export", "last", "--to", "totals", "--endpoint", "http://127.0.0.1:1/")
+    assert (1, True, False) == (elsewhere.returncode, "ConnectError: " in elsewhere.stdout, "Traceback" in elsewhere.stderr)
+    unknown = run("-m", "optree", "export", "--pending", "--to", "totls")
+    assert (2, True) == (unknown.returncode, "totals" in unknown.stderr)
     broken = run("-m", "optree", "export", "last", "--to", "broken")
     assert (2, "it has no resender") == (broken.returncode, broken.stderr.strip()[-len("it has no resender") :])
+
+
+def test_credentials_stay_here(run):
+    """An exporter of another package gets them replaced, as a format does, unless they are asked for."""
+    assert 0 == run("-c", SECRET).returncode
+    sent = run("-m", "optree", "export", "last", "--to", "requests").stdout
+    assert ("my key is [REDACTED]" in sent, "sk-proj" in sent) == (True, False)
+    assert "sk-proj-0123" in run("-m", "optree", "export", "last", "--to", "requests", "--verbatim").stdout
 
 
 def test_it_is_short():

@@ -72,7 +72,9 @@ def export(
         str | None, typer.Option("--output", "-o", metavar="PATH", help="For formats: a file, a directory, or - for stdout.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="For formats: replace files that are there.")] = False,
-    verbatim: Annotated[bool, typer.Option("--verbatim", help="For formats: leave credentials in, as a backup has them.")] = False,
+    verbatim: Annotated[
+        bool, typer.Option("--verbatim", help="For formats, and exporters of other packages: leave credentials in, as a backup has them.")
+    ] = False,
     again: Annotated[bool, typer.Option("--again", help="Send also what is delivered already; it has the same ids.")] = False,
     endpoint: Annotated[
         str | None, typer.Option("--endpoint", metavar="URL", help="The collector. Wins over OTEL_EXPORTER_OTLP_ENDPOINT.")
@@ -107,23 +109,26 @@ def export(
         raise SetupError("--run is about the sessions of one run: name one of them (optree export last --run)")
     named, is_whole = of_runs(txns or [], where) if whole_run else (txns or [], True)
     if to != OTEL and not is_exporter(to):
+        form = format_named(to)
         _for_collectors(
             to, pending=all_pending, any_destination=any_destination, again=again, endpoint=endpoint, protocol=protocol, profile=profile
         )
-        _write(named, where, to, Writing(format_named(to), output, force=force, verbatim=verbatim), as_json=as_json)
+        _write(named, where, to, Writing(form, output, force=force, verbatim=verbatim), as_json=as_json)
         if not is_whole:
             raise typer.Exit(DAMAGED)
         return
-    if output is not None or force or verbatim:
-        raise SetupError("--output, --force and --verbatim are for files: name a format with --to (optree formats lists them)")
+    if output is not None or force or (verbatim and to == OTEL):
+        option = "--verbatim" if verbatim else "--force" if force else "--output"
+        raise SetupError(f"{option} is for files: name a format with --to (optree formats lists them)")
     _check(txns, all_pending=all_pending, any_destination=any_destination, again=again)
     sender = exporter_named(to).resender({"endpoint": endpoint, "protocol": protocol, "profile": profile})
     wanted, others = sender.pending(where, any_destination=any_destination) if all_pending else (named, {})
+    is_verbatim = verbatim or to == OTEL  # which redacts itself, by its options
     reports: list[Delivery] = []
     until = monotonic() + timeout
     with working(f"sending to {sender.endpoint}", len(wanted)) as step, _waiting(sender, timeout):
         for txn in wanted:
-            delivery = _sent(txn, where, sender, until, again=again, all_pending=all_pending, whole_run=whole_run)
+            delivery = _sent(txn, where, sender, until, again=again, all_pending=all_pending, whole_run=whole_run, verbatim=is_verbatim)
             reports += [delivery] if delivery is not None else []
             step()
     problems = sender.problems()
@@ -131,7 +136,7 @@ def export(
     if as_json:
         show_json({"to": to, "collector": sender.endpoint, "sessions": reports, "others": others, "problems": problems})
     else:
-        _show(reports, problems, sender.endpoint)
+        _show(reports, problems, sender.endpoint, "--pending" if to == OTEL else f"{' '.join(wanted)} --to {to}")
         _tell_others(others)
     if not is_whole or not all(report.whole for report in reports):
         raise typer.Exit(1 if is_whole else DAMAGED)
@@ -214,7 +219,7 @@ def _check(txns: list[str] | None, *, all_pending: bool, any_destination: bool, 
 
 
 def _sent(
-    txn: str, where: Directory, sender: Resender, until: float, *, again: bool, all_pending: bool, whole_run: bool
+    txn: str, where: Directory, sender: Resender, until: float, *, again: bool, all_pending: bool, whole_run: bool, verbatim: bool
 ) -> Delivery | None:
     """Return what became of one session; None of a pending one that its own process sends, or that is gone. A named one may raise."""
     if all_pending and is_running(where.live(txn)):
@@ -222,8 +227,7 @@ def _sent(
     if all_pending and monotonic() >= until:
         return Delivery(txn, whole=False, said="not tried: the time is up")
     try:
-        loaded, live = open_session(txn, where, verbatim=True)
-        say_lost(loaded)
+        loaded, live = _opened(txn, where, verbatim=verbatim)
     except NotFoundError:
         if not all_pending:
             raise
@@ -238,7 +242,25 @@ def _sent(
         if not whole_run:
             raise BusyError(why)
         return Delivery(loaded.txn, whole=False, said=why)
-    return sender.send(loaded, where, again=again, until=until)
+    return _delivered(sender, loaded, where, until, again=again)
+
+
+def _opened(txn: str, where: Directory, *, verbatim: bool) -> tuple[Loaded, Path | None]:
+    """Load a session, and replace the credentials in it unless it is to be sent *verbatim*."""
+    loaded, live = open_session(txn, where, verbatim=True)
+    if not verbatim:
+        loaded.tree = redacted(loaded.tree)[0]
+    say_lost(loaded)
+    return loaded, live
+
+
+def _delivered(sender: Resender, loaded: Loaded, where: Directory, until: float, *, again: bool) -> Delivery:
+    try:
+        return sender.send(loaded, where, again=again, until=until)
+    except (OptreeError, BrokenPipeError):
+        raise
+    except Exception as error:  # noqa: BLE001 - an exporter of another package may raise anything
+        return Delivery(loaded.txn, whole=False, said=f"{type(error).__name__}: {error}")
 
 
 def _tell_others(others: dict[str, int]) -> None:
@@ -249,7 +271,7 @@ def _tell_others(others: dict[str, int]) -> None:
         complain(f"{message}; to send them here all the same: optree export --pending --any-destination")
 
 
-def _show(reports: list[Delivery], problems: list[str], collector: str) -> None:
+def _show(reports: list[Delivery], problems: list[str], collector: str, again: str) -> None:
     listed = [report for report in reports if report.sent or report.said or not report.whole]
     if listed:
         rows = [(report.txn, str(report.sent), str(report.left), str(report.lost), report.said) for report in listed]
@@ -259,7 +281,7 @@ def _show(reports: list[Delivery], problems: list[str], collector: str) -> None:
     if not listed:
         show("nothing is pending")
     elif not all(report.whole for report in reports):
-        complain(f"not all could be delivered to {collector}; try again with: optree export --pending")
+        complain(f"not all could be delivered to {collector}; try again with: optree export {again}")
     elif any(report.sent for report in reports):
         show(f"delivered to {collector}")
 
