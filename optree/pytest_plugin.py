@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from optree._capture.program import PROGRAM
+from optree._capture.calls.program import PROGRAM
 from optree._tree.text import format_tree
 from optree.testing import UPDATING, Recording, capture, replay
 

@@ -23,7 +23,7 @@ from unittest.mock import patch
 
 from optree._builder import SessionTreeBuilder, Stream
 from optree._capture import FINDER, instrument, uninstrument
-from optree._capture.program import PROGRAM
+from optree._capture.calls.program import PROGRAM
 from optree._capture.replay import ACTIVE, Replay, as_recorded
 from optree._clock import Clock
 from optree._formats.plain_json import JSON

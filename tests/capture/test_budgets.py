@@ -11,8 +11,8 @@ import optree
 from optree._store import Directory
 from optree._store.reading.recovery import load
 from optree._tree import walk_ops
-from tests.capture.calls import CALLS, CHAT, CHAT_EVENTS, QUESTION, chat
 from tests.capture.provider import Reply
+from tests.capture.sdk_calls import CALLS, CHAT, CHAT_EVENTS, QUESTION, chat
 from tests.cli.conftest import CommandLine
 
 AGENT = """

@@ -5,7 +5,9 @@ import json
 import pytest
 
 from optree._nodes import Tokens
-from tests.capture.calls import (
+from tests.capture.documented import BILL, EITHER, RAN, Billed
+from tests.capture.provider import Reply, events
+from tests.capture.sdk_calls import (
     CHAT,
     CHAT_EVENTS,
     CHAT_PARSED,
@@ -16,8 +18,6 @@ from tests.capture.calls import (
     RESPONSE_EVENTS,
     RESPONSE_PARSED,
 )
-from tests.capture.documented import BILL, EITHER, RAN, Billed
-from tests.capture.provider import Reply, events
 
 OPENAI = Billed("openai-compatible:gpt-5", Tokens(8, 5, 4, 0, 17, 3), 60.5)
 ANTHROPIC = Billed("anthropic-compatible:claude-sonnet-4-5", Tokens(8, 5, 4, 0, 17), 100.2)

@@ -13,8 +13,8 @@ import pytest
 from optree._capture import LIBRARIES, START, compared
 from optree._store import Directory
 from optree._store.reading.recovery import load
-from tests.capture.calls import CHAT
 from tests.capture.clients.websocket_model import HEARS, SAID, of_responses
+from tests.capture.sdk_calls import CHAT
 from tests.cli.conftest import CommandLine
 
 AGENT = """

@@ -16,7 +16,7 @@ import openai
 
 import optree
 from optree import _capture as capture
-from optree._capture.program import PROGRAM
+from optree._capture.calls.program import PROGRAM
 from optree._tree.walk import walk_ops
 from tests.interrupts.scenarios import finish
 

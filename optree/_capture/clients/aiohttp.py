@@ -13,11 +13,11 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
 
+from optree._capture.calls.exchange import Exchange, begin, phrase_of
+from optree._capture.calls.sent import SentRequest
 from optree._capture.clients.httpx import is_being_sent
 from optree._capture.clients.websockets import aiohttp_connect
 from optree._capture.hooks import Hook, await_within
-from optree._capture.http.exchange import Exchange, begin, phrase_of
-from optree._capture.http.sent import SentRequest
 from optree._capture.replay import ACTIVE
 from optree._capture.replay.answering import NO_ANSWER, StoredReply
 from optree._tracing.faults import guarded

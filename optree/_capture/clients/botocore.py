@@ -14,11 +14,11 @@ from types import ModuleType
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from optree._capture.calls.bodies import loads
+from optree._capture.calls.exchange import Exchange, begin_asked, is_wanted
+from optree._capture.calls.requests import Asked
+from optree._capture.calls.sent import SentRequest
 from optree._capture.hooks import Hook, run_within
-from optree._capture.http.bodies import loads
-from optree._capture.http.exchange import Exchange, begin_asked, is_wanted
-from optree._capture.http.requests import Asked
-from optree._capture.http.sent import SentRequest
 from optree._capture.replay import ACTIVE
 from optree._capture.replay.answering import NO_ANSWER, StoredReply, bedrock_events
 from optree._interrupts import pass_on

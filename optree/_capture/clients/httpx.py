@@ -10,10 +10,10 @@ from types import ModuleType
 from typing import Any
 from weakref import ref
 
+from optree._capture.calls.exchange import Exchange, begin
+from optree._capture.calls.observed import ClientCall
+from optree._capture.calls.sent import Broken, Noted, SentRequest
 from optree._capture.hooks import Hook, IsOn, await_within, run_within
-from optree._capture.http.exchange import Exchange, begin
-from optree._capture.http.observed import ClientCall
-from optree._capture.http.sent import Broken, Noted, SentRequest
 from optree._capture.replay import ACTIVE
 from optree._capture.replay.answering import NO_ANSWER, StoredReply
 from optree._tracing.faults import guarded

@@ -12,8 +12,8 @@ from itertools import count
 from typing import Any, Final
 
 from optree._background import BackgroundThread
+from optree._capture.calls.bodies import loads
 from optree._capture.clients.realtime import merged
-from optree._capture.http.bodies import loads
 from optree._interrupts import suppress
 from optree._values import encode, is_list, is_object
 

@@ -14,12 +14,12 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
+from optree._capture.calls.bodies import MOST_BYTES, loads
+from optree._capture.calls.exchange import Exchange, phrase_of
+from optree._capture.calls.sent import SentRequest
 from optree._capture.clients.realtime import ModelResponse, ModelSocket
 from optree._capture.clients.stand_in import hand_over, listen
 from optree._capture.hooks import Hook, await_within, run_within
-from optree._capture.http.bodies import MOST_BYTES, loads
-from optree._capture.http.exchange import Exchange, phrase_of
-from optree._capture.http.sent import SentRequest
 from optree._capture.replay import ACTIVE, DIFFERENCE
 from optree._capture.replay.answering import NO_ANSWER, WEBSOCKET, StoredReply, error_events, socket_events
 from optree._interrupts import pass_on

@@ -14,9 +14,9 @@ from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
 
 from optree._builder import Op, Turn
+from optree._capture.calls.observed import one_client_call
 from optree._capture.frameworks.nesting import LEFT, Ending, FrameworkCall, Nesting
 from optree._capture.hooks import Hook, IsOn, Watch, await_within, read_within
-from optree._capture.http.observed import one_client_call
 from optree._nodes import Status
 from optree._tracing import context
 from optree._tracing.context import Holder, Scope

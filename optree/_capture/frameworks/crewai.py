@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any, Final, cast
 
 from optree._builder import Op
+from optree._capture.calls.program import asked_last, program_name
 from optree._capture.frameworks.nesting import (
     FrameworkCall,
     Nesting,
@@ -25,7 +26,6 @@ from optree._capture.frameworks.nesting import (
     respond,
 )
 from optree._capture.hooks import Hook, IsOn, LastIsOn, await_within, run_within
-from optree._capture.program import asked_last, program_name
 from optree._nodes import FROM_CACHE, OpKind
 from optree._providers.messages import json_text
 from optree._tracing import context

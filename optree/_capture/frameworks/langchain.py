@@ -15,10 +15,10 @@ from types import ModuleType
 from typing import Any, Final
 
 from optree._builder import Op
+from optree._capture.calls.observed import ended_by
+from optree._capture.calls.program import program_name
 from optree._capture.frameworks.nesting import OUTSIDE, PLACE, FrameworkCall, Nesting, given_instead, respond
 from optree._capture.hooks import Hook, IsOn, LastIsOn
-from optree._capture.http.observed import ended_by
-from optree._capture.program import program_name
 from optree._tracing import context
 from optree._tracing.faults import guarded
 from optree._tracing.recorded import CURRENT_REPLAY, Recorded, note_foreign

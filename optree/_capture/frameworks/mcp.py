@@ -17,8 +17,8 @@ from typing import Any, Final, Self
 from optree._builder import Op
 from optree._builder.handles import respond_at_end
 from optree._builder.outcome import outcome
+from optree._capture.calls.program import PROGRAM
 from optree._capture.hooks import Hook
-from optree._capture.program import PROGRAM
 from optree._tracing import context
 from optree._tracing.context import Holder, Scope
 from optree._tracing.failures import FailureClass, class_of_error, class_of_text, error_attributes

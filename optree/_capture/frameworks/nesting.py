@@ -12,9 +12,9 @@ from typing import Any, Final
 from weakref import ref
 
 from optree._builder import Op
-from optree._capture.http.observed import JoinedAnswer, ToldCall, ended_by
-from optree._capture.http.requests import Asked
-from optree._capture.program import PROGRAM
+from optree._capture.calls.observed import JoinedAnswer, ToldCall, ended_by
+from optree._capture.calls.program import PROGRAM
+from optree._capture.calls.requests import Asked
 from optree._clock import now_ms
 from optree._interrupts import pass_on
 from optree._nodes import Status

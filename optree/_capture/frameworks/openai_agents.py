@@ -15,10 +15,10 @@ from types import ModuleType
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
+from optree._capture.calls.observed import ended_by
+from optree._capture.calls.program import asked_last
 from optree._capture.frameworks.nesting import Ending, FrameworkCall, Nesting, arguments_of, chat_answer, given_here, respond
 from optree._capture.hooks import Hook, IsOn, await_within
-from optree._capture.http.observed import ended_by
-from optree._capture.program import asked_last
 from optree._nodes import Status
 from optree._tracing import context
 from optree._tracing.failures import FailureClass, class_of_error, error_attributes

@@ -15,9 +15,9 @@ from contextlib import asynccontextmanager
 from types import ModuleType
 from typing import Any, Final
 
+from optree._capture.calls.observed import ended_by
 from optree._capture.frameworks.nesting import FrameworkCall, Nesting, arguments_of, chat_answer, given_here, respond
 from optree._capture.hooks import Hook, IsOn, await_within
-from optree._capture.http.observed import ended_by
 from optree._tracing.faults import guarded
 from optree._tracing.recorded import CURRENT_REPLAY, note_type
 from optree._tracing.scopes import OpScope

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, Protocol
 from msgspec import UNSET
 
 from optree._builder import Op, SessionTreeBuilder
-from optree._capture.http.bodies import JSON
+from optree._capture.calls.bodies import JSON
 from optree._capture.replay.answering import NOT_AGAIN, REALTIME, StoredReply, reply_of
 from optree._capture.replay.recorded import (
     Lost,

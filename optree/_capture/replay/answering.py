@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
-from optree._capture.http.bodies import JSON
-from optree._capture.http.observed import CHUNKS
-from optree._capture.http.refusals import STATUS_CODE, charset_of
+from optree._capture.calls.bodies import JSON
+from optree._capture.calls.observed import CHUNKS
+from optree._capture.calls.refusals import STATUS_CODE, charset_of
 from optree._capture.replay.recorded import RecordedCall
 from optree._capture.replay.text_answers import (
     BrokenOffCall,

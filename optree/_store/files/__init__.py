@@ -1,4 +1,4 @@
-"""Files below the store: the one seam over the system's calls, descriptors, locks, lines, compression.
+"""Files below the store: the seam over the system's calls, descriptors, locks, lines that several processes append, compression.
 
-In come bytes and paths; out go bytes, and errors that say what to do. Nothing here knows what a session is.
+In come bytes and paths; out go bytes, and errors that say what to do. Nothing here knows what is in a session.
 """

@@ -19,9 +19,9 @@ from optree._nodes import Tokens
 from optree._tree import walk_ops
 from optree._values import decode
 from optree.testing import capture, replay
-from tests.capture.calls import CHAT, CHAT_EVENTS, MESSAGE, MESSAGE_EVENTS, QUESTION
-from tests.capture.http.test_broken import CHATS, STREAMS, outcome
+from tests.capture.calls.test_broken import CHATS, STREAMS, outcome
 from tests.capture.provider import EVENTS, Provider, Reply
+from tests.capture.sdk_calls import CHAT, CHAT_EVENTS, MESSAGE, MESSAGE_EVENTS, QUESTION
 
 BODY = {"model": "gpt-5", "messages": QUESTION}
 EVENTS_BYTES = b"".join(CHAT_EVENTS.pieces)

@@ -16,7 +16,7 @@ from optree._nodes import Tokens
 from optree._providers.messages import ReasoningPart, TextPart, ToolCallPart, ToolResultPart, answers, message
 from optree._tree import walk_ops
 from optree._values import decode
-from tests.capture.http.test_broken import CHATS, outcome
+from tests.capture.calls.test_broken import CHATS, outcome
 from tests.capture.provider import AWS_EVENTS, Reply
 from tests.capture.provider import aws_event as event
 

@@ -13,8 +13,8 @@ from llama_index.llms.openai import OpenAI
 
 import optree
 from optree._capture.frameworks.llama_index import _SPANS
-from tests.capture.calls import USAGE
 from tests.capture.provider import Reply, events
+from tests.capture.sdk_calls import USAGE
 
 MARKS = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # what pydantic says of LlamaIndex

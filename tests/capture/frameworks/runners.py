@@ -12,9 +12,9 @@ from google import genai
 from google.genai import types
 from openai.lib.responses_tool_runner import AsyncRegisteredFunction, AsyncResponsesToolRunner, RegisteredFunction, ResponsesToolRunner
 
-from tests.capture.calls import MESSAGE, MESSAGE_EVENTS, QUESTION, RESPONSE
 from tests.capture.frameworks.test_documented_others import GEMINI, GEMINI_EVENTS, GEMINI_TOOL
 from tests.capture.provider import EVENTS, Reply, events
+from tests.capture.sdk_calls import MESSAGE, MESSAGE_EVENTS, QUESTION, RESPONSE
 from tests.capture.test_documented import RESPONSE_TOOL, USES, USES_EVENTS
 
 GEMINI_TOOL_EVENTS = Reply(b"data: " + GEMINI_TOOL.pieces[0] + b"\r\n\r\n", kind=EVENTS)

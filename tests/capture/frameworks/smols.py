@@ -10,8 +10,8 @@ from smolagents.models import ChatMessageStreamDelta, ChatMessageToolCall, ChatM
 from smolagents.monitoring import TokenUsage
 
 from tests.capture import tools
-from tests.capture.calls import USAGE
 from tests.capture.provider import Reply
+from tests.capture.sdk_calls import USAGE
 
 REFUSED = Reply({"error": {"message": "no such model"}}, status=404)
 CODE = "Thought: look\n<code>\nfound = weather('Athens')\nprint(found)\nfinal_answer('It rains')\n</code>"

@@ -11,9 +11,9 @@ from strands.multiagent import GraphBuilder
 
 from optree._tree import walk_sessions
 from tests.capture import tools
-from tests.capture.calls import USAGE
 from tests.capture.provider import events
 from tests.capture.recordings import ops_of
+from tests.capture.sdk_calls import USAGE
 
 _CHUNK = {"id": "chat-1", "object": "chat.completion.chunk", "created": 1, "model": "gpt-5-2026"}
 

@@ -23,7 +23,6 @@ import optree
 from optree._nodes import Tokens
 from optree._tree import walk_sessions
 from optree._values import decode
-from tests.capture.calls import CHAT, CHAT_EVENTS, CHAT_TOOL
 from tests.capture.conftest import CREDENTIALS, KEY, credentials_in
 from tests.capture.frameworks.agno_programs import (
     ASKS,
@@ -39,6 +38,7 @@ from tests.capture.frameworks.agno_programs import (
     served_by,
 )
 from tests.capture.recordings import calls_of, ops_of, paths_of
+from tests.capture.sdk_calls import CHAT, CHAT_EVENTS, CHAT_TOOL
 from tests.capture.tools import broken, weather
 
 pytestmark = MARKS

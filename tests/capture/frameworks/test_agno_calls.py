@@ -22,11 +22,11 @@ from optree._nodes import REPLAY_OF, Tokens
 from optree._tree import walk_ops
 from optree._values import decode
 from optree.testing import capture, replay
-from tests.capture.calls import CHAT, CHAT_EVENTS, CHAT_TOOL, RESPONSE
 from tests.capture.conftest import broke_off_in_a_tool, outcome, stay_what_they_are, survives, with_hooks
 from tests.capture.frameworks.agno_programs import ASKS, MARKS, WAYS, Scripted, asks_for, desk_of, forecaster, scripted, served_by
 from tests.capture.provider import Reply
 from tests.capture.recordings import calls_of, ops_of
+from tests.capture.sdk_calls import CHAT, CHAT_EVENTS, CHAT_TOOL, RESPONSE
 from tests.capture.tools import broken, weather
 
 pytestmark = MARKS

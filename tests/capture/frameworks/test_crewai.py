@@ -22,11 +22,10 @@ from crewai.knowledge.storage.knowledge_storage import KnowledgeStorage
 from crewai.memory.unified_memory import Memory
 
 import optree
-from optree._capture.program import program_name
+from optree._capture.calls.program import program_name
 from optree._nodes import Tokens
 from optree._tree import walk_sessions
 from optree._values import decode
-from tests.capture.calls import CHAT, CHAT_EVENTS, CHAT_TOOL, QUESTION
 from tests.capture.frameworks.crews import (  # noqa: F401 - model_of_crewai is a fixture
     MARKS,
     ask,
@@ -39,6 +38,7 @@ from tests.capture.frameworks.crews import (  # noqa: F401 - model_of_crewai is 
     weather,
 )
 from tests.capture.recordings import calls_of, ops_of, paths_of
+from tests.capture.sdk_calls import CHAT, CHAT_EVENTS, CHAT_TOOL, QUESTION
 
 pytestmark = MARKS
 

@@ -24,7 +24,6 @@ from optree._nodes import REPLAY_OF
 from optree._tree import walk_ops, walk_sessions
 from optree._values import decode
 from optree.testing import capture, replay
-from tests.capture.calls import CHAT, CHAT_EVENTS, CHAT_TOOL, MESSAGE, QUESTION
 from tests.capture.conftest import outcome, survives, with_hooks
 from tests.capture.frameworks.crews import (  # noqa: F401 - model_of_crewai is a fixture
     ASKS,
@@ -42,6 +41,7 @@ from tests.capture.frameworks.crews import (  # noqa: F401 - model_of_crewai is 
 )
 from tests.capture.provider import Reply
 from tests.capture.recordings import calls_of, ops_of
+from tests.capture.sdk_calls import CHAT, CHAT_EVENTS, CHAT_TOOL, MESSAGE, QUESTION
 
 pytestmark = MARKS
 

@@ -8,10 +8,10 @@ if find_spec("agno") is None:
     pytest.skip("agno is tried in an environment of its own: make test-frameworks", allow_module_level=True)
 
 from optree._nodes import Tokens
-from tests.capture.calls import CHAT, CHAT_EVENTS, CHAT_TOOL, USAGE
 from tests.capture.documented import BILL, EITHER, RESUMED, TREE, Billed
 from tests.capture.frameworks.documented_agno import AGENT, STREAMED, TEAM, WORKFLOW
 from tests.capture.provider import Reply
+from tests.capture.sdk_calls import CHAT, CHAT_EVENTS, CHAT_TOOL, USAGE
 
 pytestmark = pytest.mark.slow
 OPENAI = Billed("openai-compatible:gpt-5", Tokens(8, 5, 4, 0, 17, 3), 60.5)

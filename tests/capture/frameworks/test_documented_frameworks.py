@@ -6,10 +6,10 @@ import pytest
 
 from optree._nodes import Tokens
 from optree._values import decode
-from tests.capture.calls import CHAT, CHAT_TOOL, RESPONSE, USAGE
 from tests.capture.documented import BILL, EITHER, RESUMED, TREE, Billed
 from tests.capture.frameworks import claude
 from tests.capture.provider import Reply
+from tests.capture.sdk_calls import CHAT, CHAT_TOOL, RESPONSE, USAGE
 
 pytestmark = pytest.mark.slow
 OPENAI = Billed("openai-compatible:gpt-5", Tokens(8, 5, 4, 0, 17, 3), 60.5)

@@ -8,9 +8,9 @@ if find_spec("llama_index") is None:
     pytest.skip("llama-index-core is tried in an environment of its own: make test-frameworks", allow_module_level=True)
 
 from optree._nodes import Tokens
-from tests.capture.calls import CHAT, CHAT_EVENTS
 from tests.capture.documented import BILL, EITHER, RESUMED, TREE, Billed
 from tests.capture.frameworks.llamas import TOOL_EVENTS, asks_for
+from tests.capture.sdk_calls import CHAT, CHAT_EVENTS
 
 pytestmark = pytest.mark.slow
 OPENAI = Billed("openai-compatible:gpt-5", Tokens(8, 5, 4, 0, 17, 3), 60.5)

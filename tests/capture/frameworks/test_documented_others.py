@@ -5,9 +5,9 @@ import json
 import pytest
 
 from optree._nodes import Tokens
-from tests.capture.calls import CHAT, CHAT_EVENTS, CHAT_TOOL
 from tests.capture.documented import BILL, EITHER, RAN, Billed
 from tests.capture.provider import EVENTS, Reply
+from tests.capture.sdk_calls import CHAT, CHAT_EVENTS, CHAT_TOOL
 
 GOOGLE = Billed("google-compatible:gemini-2.5-flash", Tokens(8, 5, 4, 0, 17, 3), 15.02)
 OLLAMA = Billed("ollama:gemma3", Tokens(12, 2, 0, 0, 14), 0.32)

@@ -22,7 +22,7 @@ from dspy.utils.parallelizer import ParallelExecutor
 
 import optree
 from optree._capture import instrument, uninstrument
-from optree._capture.program import program_name
+from optree._capture.calls.program import program_name
 from optree._nodes import REPLAY_OF
 from optree._tree import walk_ops
 from optree._values import decode

@@ -26,16 +26,16 @@ from msgspec import UNSET
 
 import optree
 from optree._capture import instrument, uninstrument
-from optree._capture.program import program_name
+from optree._capture.calls.program import program_name
 from optree._nodes import Tokens
 from optree._records import SessionEnd
 from optree._tree import walk_ops, walk_sessions
 from optree._values import decode
 from optree.testing import capture
-from tests.capture.calls import CHAT, CHAT_EVENTS, CHAT_TOOL
 from tests.capture.conftest import outcome, survives, with_hooks
 from tests.capture.provider import Reply
 from tests.capture.recordings import calls_of, ops_of
+from tests.capture.sdk_calls import CHAT, CHAT_EVENTS, CHAT_TOOL
 
 REFUSED = Reply({"error": {"message": "no such model"}}, status=404)
 SPENT = {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5}

@@ -18,11 +18,10 @@ from workflows.errors import WorkflowCancelledByUser, WorkflowTimeoutError
 from workflows.retry_policy import ConstantDelayRetryPolicy
 
 import optree
-from optree._capture.program import program_name
+from optree._capture.calls.program import program_name
 from optree._nodes import Tokens
 from optree._tree import walk_sessions
 from optree._values import decode
-from tests.capture.calls import CHAT, CHAT_EVENTS, CHAT_TOOL
 from tests.capture.frameworks.llamas import (  # noqa: F401 - two are fixtures
     MARKS,
     REFUSED,
@@ -37,6 +36,7 @@ from tests.capture.frameworks.llamas import (  # noqa: F401 - two are fixtures
     scripted,
 )
 from tests.capture.recordings import calls_of, ops_of, paths_of
+from tests.capture.sdk_calls import CHAT, CHAT_EVENTS, CHAT_TOOL
 from tests.capture.tools import broken, weather
 
 pytestmark = MARKS

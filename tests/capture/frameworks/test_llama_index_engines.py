@@ -17,9 +17,8 @@ from llama_index.core.tools import QueryEngineTool
 from pydantic import BaseModel
 
 import optree
-from optree._capture.program import program_name
+from optree._capture.calls.program import program_name
 from optree._values import decode
-from tests.capture.calls import CHAT, CHAT_EVENTS
 from tests.capture.frameworks.llamas import (  # noqa: F401 - two are fixtures
     MARKS,
     Own,
@@ -33,6 +32,7 @@ from tests.capture.frameworks.llamas import (  # noqa: F401 - two are fixtures
 )
 from tests.capture.provider import EVENTS, Reply
 from tests.capture.recordings import ops_of
+from tests.capture.sdk_calls import CHAT, CHAT_EVENTS
 
 pytestmark = MARKS
 

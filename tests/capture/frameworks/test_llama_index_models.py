@@ -31,7 +31,6 @@ from optree._nodes import REPLAY_OF, Tokens
 from optree._tree import walk_ops
 from optree._values import decode
 from optree.testing import capture, replay
-from tests.capture.calls import CHAT, CHAT_EVENTS
 from tests.capture.conftest import KEY, outcome, stay_what_they_are, survives, with_hooks
 from tests.capture.frameworks.llamas import (  # noqa: F401 - model_of_llama_index is a fixture
     MARKS,
@@ -49,6 +48,7 @@ from tests.capture.frameworks.llamas import (  # noqa: F401 - model_of_llama_ind
 )
 from tests.capture.provider import Reply
 from tests.capture.recordings import calls_of, ops_of
+from tests.capture.sdk_calls import CHAT, CHAT_EVENTS
 from tests.capture.tools import broken, weather
 
 pytestmark = MARKS

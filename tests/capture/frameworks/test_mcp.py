@@ -20,7 +20,7 @@ from optree._tracing.propagate import placed_at
 from optree._tree import walk_ops
 from optree._values import decode
 from optree.testing import capture
-from tests.capture.calls import CHAT
+from tests.capture.sdk_calls import CHAT
 from tests.cli.conftest import CommandLine
 
 SERVER = """

@@ -31,9 +31,9 @@ from optree._store import Directory  # noqa: E402
 from optree._store.reading.recovery import load  # noqa: E402
 from optree._tree import walk_ops, walk_sessions  # noqa: E402
 from optree._values import decode  # noqa: E402
-from tests.capture.calls import CHAT, CHAT_EVENTS, MESSAGE, MESSAGE_EVENTS, RESPONSE, RESPONSE_EVENTS, USAGE  # noqa: E402
 from tests.capture.conftest import outcome, with_hooks  # noqa: E402
 from tests.capture.provider import EVENTS, Reply, events  # noqa: E402
+from tests.capture.sdk_calls import CHAT, CHAT_EVENTS, MESSAGE, MESSAGE_EVENTS, RESPONSE, RESPONSE_EVENTS, USAGE  # noqa: E402
 from tests.cli.conftest import CommandLine  # noqa: E402
 
 

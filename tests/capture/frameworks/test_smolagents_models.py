@@ -36,7 +36,6 @@ from optree._nodes import REPLAY_OF
 from optree._tree import walk_ops, walk_sessions
 from optree._values import decode
 from optree.testing import capture, replay
-from tests.capture.calls import USAGE
 from tests.capture.conftest import KEY, kind_of, outcome, stay_what_they_are, with_hooks, wrap
 from tests.capture.frameworks.smols import (  # noqa: F401 - model_of_smolagents is a fixture
     ANSWER,
@@ -56,6 +55,7 @@ from tests.capture.frameworks.smols import (  # noqa: F401 - model_of_smolagents
 )
 from tests.capture.provider import Reply, events
 from tests.capture.recordings import calls_of, ops_of
+from tests.capture.sdk_calls import USAGE
 from tests.cli.conftest import ROOT
 
 _CHUNK = {"id": "chat-1", "object": "chat.completion.chunk", "created": 1, "model": "gpt-5-2026"}

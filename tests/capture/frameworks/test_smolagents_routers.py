@@ -19,9 +19,9 @@ from smolagents import ChatMessage
 from smolagents.models import ChatMessageStreamDelta
 
 import optree
-from tests.capture.calls import CHAT
 from tests.capture.frameworks import agno_programs, dspy_programs, llamas, smols, strands_programs
 from tests.capture.recordings import calls_of
+from tests.capture.sdk_calls import CHAT
 
 pytestmark = dspy_programs.MARKS
 

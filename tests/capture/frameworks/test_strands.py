@@ -22,7 +22,7 @@ from strands.hooks import (
 from strands.multiagent import Swarm
 
 import optree
-from optree._capture.program import program_name
+from optree._capture.calls.program import program_name
 from optree._nodes import Tokens
 from optree._tree import walk_sessions
 from optree._values import decode

@@ -28,7 +28,6 @@ from optree._providers.messages import answers
 from optree._tree import walk_sessions
 from optree._values import decode
 from optree.testing import capture
-from tests.capture.calls import CHAT
 from tests.capture.conftest import broke_off_in_a_tool, outcome, stay_what_they_are, survives, twice, with_hooks
 from tests.capture.frameworks.strands_programs import (
     ASKS,
@@ -47,6 +46,7 @@ from tests.capture.frameworks.strands_programs import (
 )
 from tests.capture.provider import AWS_EVENTS, Reply, aws_event
 from tests.capture.recordings import calls_of, ops_of
+from tests.capture.sdk_calls import CHAT
 
 REFUSED = Reply({"error": {"message": "no such model", "code": "model_not_found"}}, status=404)
 LIMITED = Reply({"error": {"message": "slow down", "code": "rate_limit_exceeded"}}, status=429)

@@ -21,7 +21,7 @@ from strands.tools.executors import ConcurrentToolExecutor, SequentialToolExecut
 from strands.tools.mcp import MCPClient
 
 import optree
-from optree._capture.program import program_name
+from optree._capture.calls.program import program_name
 from optree._values import decode
 from tests.capture.conftest import CREDENTIALS, KEY, credentials_in
 from tests.capture.frameworks.strands_programs import ASKS, CALL, RAINS, Scripted, agent, ask, asks, broken, outcome_of, served_by, weather

@@ -27,14 +27,14 @@ from optree._tree.redacted import redacted
 from optree._values import decode
 from optree.errors import OptreeError
 from optree.testing import capture, replay, shape
-from tests.capture.calls import CALLS, CHAT, CHAT_EVENTS, QUESTION
+from tests.capture.calls.test_wire import CASES, COHERE_TOOLS, EVENTS, OLLAMA
 from tests.capture.clients.test_aiohttp import READ, asked, gemini, gemini_reply, in_lines, value
 from tests.capture.clients.test_bedrock import CALLS as BEDROCK
 from tests.capture.clients.test_bedrock import client as bedrock
 from tests.capture.clients.test_bedrock import converse, converse_stream
 from tests.capture.conftest import record
-from tests.capture.http.test_wire import CASES, COHERE_TOOLS, EVENTS, OLLAMA
 from tests.capture.provider import Reply, events
+from tests.capture.sdk_calls import CALLS, CHAT, CHAT_EVENTS, QUESTION
 from tests.cli.conftest import CommandLine
 from tests.otel.backends.waiting import wait_for
 

@@ -16,12 +16,12 @@ from optree._nodes import OperationNode, Payload, Tokens
 from optree._providers.usage import read
 from optree._values import decode, raw
 from optree.testing import capture, replay
-from tests.capture.calls import CALLS, MESSAGE, MESSAGE_EVENTS, QUESTION
 from tests.capture.clients.test_aiohttp import gemini, gemini_reply
 from tests.capture.clients.test_bedrock import CALLS as BEDROCK
 from tests.capture.clients.test_bedrock import converse, invoke
 from tests.capture.conftest import record
 from tests.capture.provider import Reply
+from tests.capture.sdk_calls import CALLS, MESSAGE, MESSAGE_EVENTS, QUESTION
 
 pytestmark = [
     pytest.mark.usefixtures("hooked"),

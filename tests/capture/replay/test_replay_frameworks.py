@@ -28,7 +28,6 @@ from optree._tree import walk_ops
 from optree._values import decode
 from optree.errors import OptreeError
 from optree.testing import capture, replay, shape
-from tests.capture.calls import CHAT, CHAT_TOOL
 from tests.capture.conftest import outcome, record, twice
 from tests.capture.frameworks import test_langchain as langchain
 from tests.capture.frameworks import test_openai_agents as openai_agents
@@ -36,6 +35,7 @@ from tests.capture.frameworks import test_pydantic_ai as pydantic_ai
 from tests.capture.frameworks.test_langchain import model as langchain_model  # noqa: F401 - a fixture
 from tests.capture.frameworks.test_openai_agents import traced  # noqa: F401 - a fixture
 from tests.capture.frameworks.test_pydantic_ai import model as pydantic_model  # noqa: F401 - a fixture
+from tests.capture.sdk_calls import CHAT, CHAT_TOOL
 
 pytestmark = pytest.mark.usefixtures("hooked")
 

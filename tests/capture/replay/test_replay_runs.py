@@ -13,7 +13,7 @@ from optree._store.reading.recovery import load
 from optree._store.reading.runs import find_run
 from optree._tree import walk_ops
 from optree.testing import capture, replay
-from tests.capture.calls import CHAT, CHAT_TOOL
+from tests.capture.sdk_calls import CHAT, CHAT_TOOL
 from tests.cli.conftest import CommandLine
 
 PROGRAM = """

@@ -11,7 +11,6 @@ import websockets.sync.client
 
 import optree
 from optree.testing import capture, replay
-from tests.capture.calls import CHAT
 from tests.capture.clients.websocket_model import (
     ACKED,
     ASKED,
@@ -36,6 +35,7 @@ from tests.capture.clients.websocket_model import (
 )
 from tests.capture.conftest import outcome, record
 from tests.capture.replay.test_replay import told
+from tests.capture.sdk_calls import CHAT
 from tests.cli.conftest import CommandLine
 
 pytestmark = pytest.mark.usefixtures("hooked")

@@ -10,10 +10,10 @@ from types import ModuleType
 from typing import Any, Final, cast
 
 from optree._builder import Op
+from optree._capture.calls.observed import ended_by
 from optree._capture.frameworks.agno.models import plain
 from optree._capture.frameworks.nesting import Nesting, given_instead, respond
 from optree._capture.hooks import Hook, IsOn, await_within, run_within
-from optree._capture.http.observed import ended_by
 from optree._nodes import Status
 from optree._tracing import context
 from optree._tracing.context import CURRENT, Holder, Scope

@@ -13,10 +13,10 @@ from itertools import count
 from typing import Any, Final, NamedTuple
 
 from optree._builder import Op
+from optree._capture.calls.observed import ended_by
+from optree._capture.calls.program import asked_last
 from optree._capture.frameworks.claude_agent_sdk.answers import ConversationBill, ToldAnswer
 from optree._capture.frameworks.nesting import PLACE, Nesting, respond
-from optree._capture.http.observed import ended_by
-from optree._capture.program import asked_last
 from optree._clock import now_ms
 from optree._nodes import Status
 from optree._providers.messages import texts_of

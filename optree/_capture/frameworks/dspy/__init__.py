@@ -16,9 +16,9 @@ from itertools import islice
 from types import ModuleType
 from typing import Any, Final, cast
 
+from optree._capture.calls.observed import ClientCall
 from optree._capture.frameworks.nesting import FrameworkCall, Nesting, chat_answer, given_instead, respond
 from optree._capture.hooks import Hook, IsOn, await_within, run_within
-from optree._capture.http.observed import ClientCall
 from optree._nodes import FROM_CACHE
 from optree._providers.messages import json_text
 from optree._tracing import context

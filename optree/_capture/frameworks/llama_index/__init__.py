@@ -14,11 +14,11 @@ from types import AsyncGeneratorType, GeneratorType, ModuleType
 from typing import Any, Final, cast
 from weakref import finalize
 
+from optree._capture.calls.program import program_name
 from optree._capture.frameworks.llama_index.models import METHODS, LlamaIndexCall
 from optree._capture.frameworks.llama_index.values import is_event, members, output_of, query_of, question_of
 from optree._capture.frameworks.nesting import OUTSIDE, PLACE, Nesting, given_here, note_run, respond
 from optree._capture.hooks import Hook, IsOn, watched, watched_async
-from optree._capture.program import program_name
 from optree._tracing import context
 from optree._tracing.faults import guarded
 from optree._tracing.recorded import CURRENT_REPLAY, exception_of, note_foreign

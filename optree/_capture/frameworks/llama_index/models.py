@@ -8,8 +8,8 @@ from typing import Any, Final
 from weakref import finalize, ref
 
 from optree._builder import Op
+from optree._capture.calls.observed import TOLD
 from optree._capture.frameworks.nesting import FrameworkCall, chat_answer
-from optree._capture.http.observed import TOLD
 from optree._providers.messages import json_text
 from optree._tracing.faults import guarded
 from optree._values import dumped, is_list, is_object, text

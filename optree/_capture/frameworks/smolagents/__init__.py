@@ -13,10 +13,10 @@ from types import ModuleType
 from typing import Any, Final
 
 from optree._builder import Op, Turn
+from optree._capture.calls.program import PROGRAM
 from optree._capture.frameworks.nesting import Nesting, given_here, respond
 from optree._capture.frameworks.smolagents.models import hook_model
 from optree._capture.hooks import Hook, IsOn, of_kind, run_within
-from optree._capture.program import PROGRAM
 from optree._nodes import Status
 from optree._tracing.context import Holder, Scope
 from optree._tracing.faults import guarded

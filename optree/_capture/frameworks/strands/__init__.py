@@ -14,10 +14,10 @@ from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from optree._builder import Op
+from optree._capture.calls.observed import ended_by
 from optree._capture.frameworks.nesting import Ending, FrameworkCall, Nesting, arguments_of, given_here, respond
 from optree._capture.frameworks.strands.runs import RUNS, StrandsRun, is_failed, name_of, question_of
 from optree._capture.hooks import Hook, IsOn, await_within, read_within, watched_async
-from optree._capture.http.observed import ended_by
 from optree._nodes import Status
 from optree._tracing import context
 from optree._tracing.context import CURRENT

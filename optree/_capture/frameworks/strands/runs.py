@@ -7,9 +7,9 @@ from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
 from optree._builder import Turn
+from optree._capture.calls.observed import ended_by
+from optree._capture.calls.program import program_name
 from optree._capture.frameworks.nesting import LEFT
-from optree._capture.http.observed import ended_by
-from optree._capture.program import program_name
 from optree._nodes import Status
 from optree._tracing import context
 from optree._tracing.context import Holder, Scope

@@ -13,12 +13,12 @@ import optree
 from optree._nodes import Tokens
 from optree._values import decode
 from optree.testing import capture, replay
-from tests.capture.calls import CHAT, CHAT_EVENTS, COMPLETION_EVENTS, MESSAGE_EVENTS, QUESTION, RESPONSE_EVENTS, _anthropic, _openai
-from tests.capture.calls import chat as whole
+from tests.capture.calls.test_wire import COHERE, COHERE_EVENTS, GEMINI, OLLAMA_LINES, PARTS
 from tests.capture.conftest import twice
-from tests.capture.http.test_wire import COHERE, COHERE_EVENTS, GEMINI, OLLAMA_LINES, PARTS
 from tests.capture.provider import EVENTS, Reply
 from tests.capture.replay.test_replay import llms, told
+from tests.capture.sdk_calls import CHAT, CHAT_EVENTS, COMPLETION_EVENTS, MESSAGE_EVENTS, QUESTION, RESPONSE_EVENTS, _anthropic, _openai
+from tests.capture.sdk_calls import chat as whole
 
 pytestmark = pytest.mark.usefixtures("hooked")
 ERROR = {"error": {"message": "The model is overloaded", "type": "server_error", "code": "overloaded"}}

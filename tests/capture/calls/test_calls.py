@@ -19,8 +19,8 @@ from optree._nodes import Tokens
 from optree._tree import walk_ops, walk_sessions
 from optree._values import decode
 from optree.testing import capture
-from tests.capture.calls import CALLS, CHAT, CHAT_EVENTS, CHAT_TOOL, MESSAGE_EVENTS, QUESTION, RESPONSE_EVENTS, chat, chat_stream
 from tests.capture.provider import Provider, Reply, events
+from tests.capture.sdk_calls import CALLS, CHAT, CHAT_EVENTS, CHAT_TOOL, MESSAGE_EVENTS, QUESTION, RESPONSE_EVENTS, chat, chat_stream
 
 REFUSED = Reply({"error": {"message": "slow down"}}, status=429, headers={"retry-after-ms": "1", "x-should-retry": "true"})
 

@@ -5,7 +5,7 @@ import zlib
 
 import pytest
 
-from optree._capture.http.bodies import Body
+from optree._capture.calls.bodies import Body
 from optree._providers.answers import Assembly
 from optree._values import MAX_TEXT, decode, dumps
 from tests.growth import SQUARE, growth

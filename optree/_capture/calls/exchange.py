@@ -22,11 +22,11 @@ from msgspec.structs import replace
 from optree._background import Job, Worker
 from optree._builder import Op
 from optree._builder.core import Encoded
-from optree._capture.http.bodies import JSON, MOST_BYTES, Body, loads
-from optree._capture.http.observed import TOLD, AnswerOverWire, JoinedAnswer, ObservedCall, client_call, ended_by
-from optree._capture.http.refusals import STATUS_CODE, Refusal, failure_in, refusal_as_text, refusal_in, refusal_of
-from optree._capture.http.requests import Asked, read
-from optree._capture.program import PROGRAM
+from optree._capture.calls.bodies import JSON, MOST_BYTES, Body, loads
+from optree._capture.calls.observed import TOLD, AnswerOverWire, JoinedAnswer, ObservedCall, client_call, ended_by
+from optree._capture.calls.program import PROGRAM
+from optree._capture.calls.refusals import STATUS_CODE, Refusal, failure_in, refusal_as_text, refusal_in, refusal_of
+from optree._capture.calls.requests import Asked, read
 from optree._interrupts import if_free, new_rlock, pass_on, suppress
 from optree._nodes import Severity
 from optree._tracing import context

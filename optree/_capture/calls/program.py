@@ -13,7 +13,7 @@ from weakref import ref
 
 from optree._builder import Op, Turn
 from optree._builder.outcome import outcome
-from optree._capture.http.requests import Asked
+from optree._capture.calls.requests import Asked
 from optree._interrupts import new_rlock
 from optree._providers.messages import TextPart, ToolCallPart, ToolResultPart, answers, message
 from optree._tracing.budgets import common, outside

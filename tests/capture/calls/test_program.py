@@ -9,8 +9,8 @@ from optree._store import Directory
 from optree._store.reading.recovery import load
 from optree._tree import format_tree, walk_ops
 from optree._values import decode
-from tests.capture.calls import CHAT, CHAT_EVENTS, CHAT_TOOL
 from tests.capture.provider import Reply
+from tests.capture.sdk_calls import CHAT, CHAT_EVENTS, CHAT_TOOL
 from tests.cli.conftest import CommandLine
 
 AGENT = """

@@ -6,11 +6,11 @@ import pytest
 
 import optree
 from optree._builder.outcome import told_in
-from optree._capture.http.bodies import MOST_KEPT
+from optree._capture.calls.bodies import MOST_KEPT
 from optree._tree import walk_ops
 from optree._values import decode
 from optree.testing import capture, replay
-from tests.capture.http.test_refusals import of_anthropic, of_google, of_ollama, of_openai, refused, shown
+from tests.capture.calls.test_refusals import of_anthropic, of_google, of_ollama, of_openai, refused, shown
 from tests.capture.provider import EVENTS, Reply
 
 pytestmark = pytest.mark.usefixtures("hooked")

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
-from optree._capture.http.bodies import loads
+from optree._capture.calls.bodies import loads
 from optree._interrupts import pass_on
 from optree._values import is_list, is_object
 

@@ -10,9 +10,9 @@ import optree
 from optree._tracing.failures import class_of_error, class_of_status, class_of_text
 from optree._tree import walk_ops
 from optree.testing import capture, replay
-from tests.capture import calls
+from tests.capture import sdk_calls as calls
+from tests.capture.calls.test_refusals import of_anthropic, of_google, of_openai
 from tests.capture.conftest import outcome
-from tests.capture.http.test_refusals import of_anthropic, of_google, of_openai
 from tests.capture.provider import EVENTS, JSON, Reply, events
 
 pytestmark = pytest.mark.usefixtures("hooked")

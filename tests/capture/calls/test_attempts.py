@@ -13,8 +13,8 @@ import optree
 from optree import _speed as speed
 from optree._tree import walk_ops
 from optree.testing import capture
-from tests.capture.calls import QUESTION
 from tests.capture.provider import Reply
+from tests.capture.sdk_calls import QUESTION
 
 BUSY = Reply({"error": {"message": "slow", "code": "rate_limit_exceeded"}}, status=429, headers={"retry-after-ms": "1"})
 ANSWER = Reply(

@@ -15,9 +15,9 @@ import optree
 from optree._tree import walk_ops
 from optree._values import decode
 from optree.testing import capture, replay
-from tests.capture.calls import QUESTION
 from tests.capture.clients.test_bedrock import converse, converse_stream, event, streamed
 from tests.capture.provider import Reply, events
+from tests.capture.sdk_calls import QUESTION
 
 pytestmark = pytest.mark.usefixtures("hooked")
 OPENAI = {"error": {"message": "Slow down", "type": "requests", "code": "rate_limit_exceeded", "param": None}}

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Final
 
-from optree._capture.http.exchange import Exchange, is_wanted
-from optree._capture.http.refusals import Refusal, refusal_in
-from optree._capture.program import PROGRAM
+from optree._capture.calls.exchange import Exchange, is_wanted
+from optree._capture.calls.program import PROGRAM
+from optree._capture.calls.refusals import Refusal, refusal_in
 from optree._capture.replay.recorded import EVENT, EVENT_KEY, key_of_event
 from optree._tracing import context
 from optree._tracing.failures import ERROR_BODY, ERROR_TYPE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
-from optree._capture.http.exchange import Exchange
+from optree._capture.calls.exchange import Exchange
 
 
 class SentRequest:

@@ -11,8 +11,8 @@ from weakref import ref
 from optree._builder import Op
 from optree._builder.handles import account_again, account_late, respond_at_end, tried_again
 from optree._builder.outcome import outcome
-from optree._capture.http.refusals import Refusal
-from optree._capture.program import PROGRAM
+from optree._capture.calls.program import PROGRAM
+from optree._capture.calls.refusals import Refusal
 from optree._interrupts import suppress
 from optree._nodes import USAGE_AT_START, AccountingEntry, Status, is_placeholder
 from optree._providers import usage

@@ -10,7 +10,7 @@ import pytest
 import optree
 from optree._capture import uninstrument
 from optree._tree import walk_ops
-from tests.capture import calls
+from tests.capture import sdk_calls as calls
 from tests.capture.provider import EVENTS, JSON, Reply
 
 _CHAT = json.loads(calls.CHAT.pieces[0])

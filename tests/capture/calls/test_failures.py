@@ -8,8 +8,8 @@ import pytest
 
 import optree
 from optree._tree import walk_ops
-from tests.capture.calls import QUESTION
 from tests.capture.provider import EVENTS, events
+from tests.capture.sdk_calls import QUESTION
 
 ASKED = {"model": "gpt-5", "messages": QUESTION}
 OVERLOADED = 'data: {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}\n\n'
