@@ -66,7 +66,7 @@ class Watched:
 
     @property
     def over(self) -> bool:
-        """True if all spans are sent: of another process's session, if nothing is open in this one."""
+        """True once all spans are sent and the session has ended; for another process's session, once nothing is open in this process."""
         return self.trace.settled and (self.ended or (self.trace.begun is not None and self.trace.exporter.open <= 0))
 
 
@@ -222,7 +222,7 @@ class Live(Remembered):
             result = self._encoded[service, owner] = _RESOURCE.encode(pairs)
         return result
 
-    # What is on its way there, on the thread that looks, or on one that flushes.
+    # Called by the thread that watches the traces, or by one that flushes.
 
     def _trace(self, exporter: SessionExporter, *, joined: bool = False) -> LiveTrace:
         trace = exporter.live = LiveTrace(exporter, self._resources, joined=joined)

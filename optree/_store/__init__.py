@@ -1,7 +1,7 @@
 """The store: journals, snapshots, the ledger, and the way back from disk to a tree.
 
 In come a builder's records, out go files, and from files again trees and damage. Bytes of a journal are never changed, and a file is
-touched by its one writer, or under the session's lock; every call of the system goes through `files/system.py`.
+touched by its one writer, or under the session's lock; what writes, renames, removes or syncs goes through `files/system.py`.
 """
 
 from optree._store.opening import open_session, resume_session

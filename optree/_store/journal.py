@@ -35,7 +35,7 @@ Sync = Literal["write", "interval", "turn", "op"]
 
 
 class Journal:
-    """Appends records to a file of its own in *live*; a taker of the stream, so one thread at a time is in it, but for `sync`."""
+    """Appends records to a file of its own in *live*. The stream calls it from one thread at a time; only `sync` may run beside that."""
 
     __slots__ = (
         *("live", "txn", "sync_level", "last", "dropped", "ordinal", "path", "fd", "problem", "dirty", "_syncs", "_ready", "_os", "_write"),

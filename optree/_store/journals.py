@@ -67,7 +67,7 @@ class Journals:
             while more:
                 more = False
                 for path, state in self._changed():
-                    if path in looked:  # what is written there meanwhile is later
+                    if path in looked:  # synced in this pass already: newer bytes wait for the next
                         continue
                     looked.add(path)
                     more = True  # a file that was made meanwhile may have what this one has lost

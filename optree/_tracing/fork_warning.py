@@ -1,4 +1,4 @@
-"""A program that has no thread but optree's forks without a warning, or the error that one is made."""
+"""Suppresses Python's warning of a fork with threads, and the error that it may be, where all other threads are optree's."""
 
 import threading
 import warnings

@@ -53,7 +53,7 @@ ROOM_SECONDS = 0.1  # the longest that it waits; after a wait in vain none waits
 
 
 class Runtime:
-    """What this process has open."""
+    """The options of this process, its open root sessions, and what it does at a fork and at its end."""
 
     def __init__(self) -> None:
         self.config, ignored = from_environment()

@@ -158,7 +158,7 @@ def _cost(amount: int, known: int, unknown: int) -> str:
 
 def pico(cost: float) -> int:
     """Return money in whole trillionths of a dollar: sums of these are exact."""
-    return round(cost * PICO) if abs(cost) < _EXACT else int(cost) * PICO  # else what an older file has would be infinite
+    return round(cost * PICO) if abs(cost) < _EXACT else int(cost) * PICO  # cost * PICO would overflow, as in an older file
 
 
 def dollars(amount: float) -> str:

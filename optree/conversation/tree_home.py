@@ -84,7 +84,7 @@ class TreeHome:
 
     @contextmanager
     def making_root(self) -> Generator[None]:
-        """Give the session's own id to the agent that is made within."""
+        """Give the session's own id to an agent that is created in the block."""
         self._makes_root = True
         try:
             yield

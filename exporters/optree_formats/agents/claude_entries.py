@@ -186,7 +186,7 @@ class ClaudeAgent(SessionRecording):
             else:
                 op = self.tool(name, ts, arguments, attributes={"toolCallId": identity})
             self._tools[identity] = op
-        for block in blocks:  # of a tool that the provider ran the result stands in the answer
+        for block in blocks:  # results of tools that the provider ran are in the answer itself
             if is_object(block) and text(block.get("type")).endswith("_tool_result"):
                 content = block.get("content")
                 broken = is_object(content) and text(content.get("type")).endswith("_error")

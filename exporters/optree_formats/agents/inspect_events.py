@@ -104,8 +104,6 @@ class Sample(SessionRecording):
             self._unknown.add(note)
             self._notes.append(note)
 
-    # Spans
-
     def _place(self, span: Any) -> _InspectPlace:
         return self._places.get(span, self._root) if isinstance(span, str) else self._root
 

@@ -1,6 +1,6 @@
 """The event log of seed 003: Markdown for people, with a block of YAML for each event, for programs. See docs/reference/markdown-log.md.
 
-In come events, by `Writer`, by a tree or by a running session's records; out go a log, its summary and its compressed form, and a tree
+In come events, by `EventLog`, by a tree or by a running session's records; out go a log, its summary and its compressed form, and a tree
 again. A log is only appended to: `writer.py` does it, and what changes its bytes otherwise is found out by the chain in `integrity.py`.
 """
 

@@ -132,7 +132,7 @@ class SdkTransport:
             answer = adapter.take(fresh)
         except Exception as error:  # noqa: BLE001 - anybody's code
             pass_on(error)
-            transient = isinstance(error, OSError)  # the network's are: those of requests too
+            transient = isinstance(error, OSError)  # errors of the network are, those of `requests` too
             return ExportAnswer(f"{adapter}: {type(error).__name__}: {text(error)}", 0, fresh, "retry" if transient else "failed")
         left = _ids(answer.left)
         if len(taken) > _MOST_NOTED:

@@ -155,7 +155,7 @@ class ObservedCall:
             PROGRAM.answered(self.op)
 
     def __del__(self) -> None:
-        if self.is_own and not self.is_under_way and self.op.bare.ended_at is None:  # else its attempt ends it
+        if self.is_own and not self.is_under_way and self.op.bare.ended_at is None:  # otherwise the attempt under way ends it
             _end(self, GeneratorExit())
 
 

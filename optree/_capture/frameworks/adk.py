@@ -345,7 +345,7 @@ def models(module: ModuleType, is_on: IsOn) -> list[Hook]:
 async def _noted(responses: Any, request: Any) -> AsyncGenerator[Any, None]:
     call = _AdkModelCall(request)
     try:
-        with one_client_call():  # what is sent again
+        with one_client_call():  # retries are attempts of this call
             async with aclosing(responses):
                 async for response in responses:
                     call.take(response)

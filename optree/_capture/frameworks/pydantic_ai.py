@@ -63,7 +63,7 @@ def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
 
 def _replayed(manager: Any, is_on: IsOn) -> list[Hook]:
-    """Hook what calls a tool, and around that counts, and tells the model of failures: in a replay tools give what was recorded."""
+    """Hook `_raw_execute`, inside of Pydantic AI's retries and reports of failures, so that in a replay tools give what was recorded."""
     name = "_raw_execute"
     function = getattr(manager, name, None)
     if function is None:  # in another release: then tools run

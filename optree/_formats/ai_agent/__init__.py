@@ -69,7 +69,7 @@ def _read_snapshot(path: Path, *, strict: bool) -> Read:
 
 
 OPEN_TURNS = "that turns were left open in sessions that have ended"
-"""Read as ended: in the original's own files it is nothing but a last turn, which it never ends."""
+"""Such a turn is read as ended: the original ai-agent never writes the end of its last turn."""
 PARTIAL = "that an answer broke off: it is said to be truncated"
 _ALL = (
     "messages", "resumes", "statuses other than ok and failed", "parents of ops", "gaps in ops' numbers", "empty names of ops",

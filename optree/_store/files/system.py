@@ -1,4 +1,4 @@
-"""The one seam over the operating system's calls: all storage code goes through an `OS`, so tests can fail each call."""
+"""The one seam over the operating system's calls that change or sync files: the store goes through an `OS`, so tests can fail each."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ def numbered_lines(batch: Sequence[r.Record], last: int, seed: int, *, at_the_en
 
 
 def header_line(path: Path, txn: str, writer: int, first: int, version: str, base: int) -> tuple[bytes, int]:
-    """Return a journal's first line, and its sum, with which those of all others begin; *first* is the number of its first record."""
+    """Return a journal's first line, and its CRC, which is the seed of all later lines'; *first* is the number of its first record."""
     segment = int(path.stem.rpartition("-")[2])
     pid, host = os.getpid(), calls.nodename()
     return r.header_line(r.Header(r.FORMAT, r.FORMAT, txn, f"{writer:04d}", segment, first, time() * 1e3, version, pid, host, base))
