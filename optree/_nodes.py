@@ -6,7 +6,7 @@ JSON bytes it had when it was recorded (`msgspec.Raw`), and decoded when asked f
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
@@ -398,3 +398,11 @@ class Pool(Struct, rename="camel"):
                 return decode(self.blobs.get(blob))
             return {key: self.resolve(item) for key, item in value.items()}
         return value
+
+
+_KINDS: dict[Any, OpKind] = {kind: kind for kind in get_args(OpKind)}
+
+
+def kind_of(value: Any) -> OpKind | None:
+    """Return the kind of an op; None for any other value."""
+    return _KINDS.get(value) if isinstance(value, str) else None

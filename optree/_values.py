@@ -27,6 +27,9 @@ MAX_TEXT = 1 << 20
 MAX_BYTES = MAX_TEXT // 2
 MAX_CONTAINERS = 100_000
 MAX_ITEMS = 100_000
+_MOST_NUMBER = 1e15
+"""More than any time in milliseconds, latency or amount of money of another program."""
+_NUMBERS = (int, float)
 """Items of one value that a program gives, those of the containers in it too; what is beyond is counted, and not looked at."""
 _MAX_REPR = 4096
 _MAX_INT = 1 << 63
@@ -164,6 +167,44 @@ def is_object(value: object) -> TypeGuard[dict[str, Any]]:
 def is_list(value: object) -> TypeGuard[list[Any]]:
     """Tell whether a decoded value is a JSON array."""
     return isinstance(value, list)
+
+
+def object_of(value: Any) -> dict[str, Any]:
+    """Return a copy of an object; an empty one for any other value."""
+    return dict(value) if is_object(value) else {}
+
+
+def objects_of(value: Any) -> list[dict[str, Any]]:
+    """Return the objects in a list; none if it is no list."""
+    return [item for item in value if is_object(item)] if is_list(value) else []
+
+
+def text_of(value: Any) -> str | None:
+    """Return a text; None for any other value."""
+    return value if isinstance(value, str) else None
+
+
+def texts_of(value: Any) -> dict[str, str] | None:
+    """Return an object whose values are all texts; None for any other value."""
+    return value if is_object(value) and all(isinstance(member, str) for member in value.values()) else None
+
+
+def number_of(value: Any) -> float | None:
+    """Return a number that may be a time, a duration or an amount of money; None for any other value."""
+    return float(value) if type(value) in _NUMBERS and abs(value) < _MOST_NUMBER else None
+
+
+def json_of(value: Any) -> msgspec.Raw:
+    """Return a decoded value as JSON again, however long its texts are; only numbers beyond 64 bits need marks."""
+    try:
+        return msgspec.Raw(dumps(value))
+    except OverflowError:
+        return msgspec.Raw(encode(value))
+
+
+def block_of(value: dict[str, Any]) -> msgspec.Raw | msgspec.UnsetType:
+    """Return attributes as JSON; unset where there are none."""
+    return json_of(value) if value else msgspec.UNSET
 
 
 def plain(value: object, most: float = math.inf) -> Any:

@@ -21,7 +21,6 @@ from optree._store.files.lock import is_running
 from optree._store.reading.damage import Damage
 from optree._store.reading.directory import Directory, Saved, exists, is_directory, size_of
 from optree._store.reading.formats import read_meta
-from optree._store.reading.plain_values import number_of, object_of
 from optree._store.reading.recovery import Loaded, load, names_file
 from optree._store.reading.runs import MOST_LOOKED_AT, ProgramRun, find_run, run_in, run_of
 from optree._store.saving import StoreOptions
@@ -30,6 +29,7 @@ from optree._tree import Tree
 from optree._tree.redacted import outline
 from optree._tree.text import duration, lasted, seen_of, took
 from optree._tree.walk import name_safely, walk_sessions
+from optree._values import number_of, object_of
 from optree._visible import one_line
 from optree.errors import DamagedError, FormatError, NotFoundError, OptreeError
 

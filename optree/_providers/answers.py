@@ -15,7 +15,7 @@ from msgspec import DecodeError
 
 from optree import _speed as speed
 from optree._interrupts import pass_on, suppress
-from optree._values import MAX_ITEMS, MAX_TEXT, decode, is_list, is_object, plain, truncated
+from optree._values import MAX_ITEMS, MAX_TEXT, decode, is_list, is_object, objects_of, plain, truncated
 
 _PROVIDERS: Final = {"openai": "openai", "anthropic": "anthropic", "google": "google", "ollama": "ollama"}
 """Providers by the package that a client's objects are from."""
@@ -141,7 +141,7 @@ class Assembly:
                 self.answer[key] = value
         choices: list[dict[str, Any]] = self.answer.setdefault("choices", [])
         first = Piece()
-        for update in _objects(chunk["choices"]):
+        for update in objects_of(chunk["choices"]):
             place = update.get("index", 0)
             known = type(place) is int and 0 <= place < len(choices)
             choice = choices[place] if known else _at(choices, place, {"message": {"role": "assistant", "content": None}})
@@ -159,7 +159,7 @@ class Assembly:
         self.answer |= {key: value for key, value in chunk.items() if key != "choices"}
         choices = self.answer.setdefault("choices", [])
         text = ""
-        for update in _objects(chunk["choices"]):
+        for update in objects_of(chunk["choices"]):
             choice = _at(choices, update.get("index", 0), {"index": update.get("index", 0), "text": ""})
             _append(choice, "text", added := update.get("text") or "")
             if update.get("finish_reason"):
@@ -213,9 +213,9 @@ class Assembly:
         self.answer |= {key: value for key, value in chunk.items() if key != "candidates"}
         candidates = self.answer.setdefault("candidates", [])
         text = thought = ""
-        for place, update in enumerate(_objects(updates)):
+        for place, update in enumerate(objects_of(updates)):
             held = _at(candidates, update.get("index", place), {"content": {"role": "model", "parts": []}})
-            parts = _objects(_object(update.get("content")).get("parts"))
+            parts = objects_of(_object(update.get("content")).get("parts"))
             held |= {key: value for key, value in update.items() if key != "content"}
             for part in parts:
                 _merge_part(held["content"]["parts"], part)
@@ -289,7 +289,7 @@ class Assembly:
         if deltas := chunk.get("tool_call_chunks"):
             calls = [
                 {"index": delta.get("index") or 0, "id": delta.get("id"), "function": {**delta, "arguments": delta.get("args")}}
-                for delta in _objects(deltas)
+                for delta in objects_of(deltas)
             ]
             _merge_calls(self.answer.setdefault("tool_calls", []), calls)
         return Piece(text, thought)
@@ -350,10 +350,6 @@ def _may_be(value: object) -> bool:
 
 def _object(value: Any) -> dict[str, Any]:
     return value if is_object(value) else {}
-
-
-def _objects(value: Any) -> list[dict[str, Any]]:
-    return [item for item in value if is_object(item)] if is_list(value) else []
 
 
 def _bare(value: Any) -> Any:
@@ -440,10 +436,10 @@ def _merge_blocks(message: dict[str, Any], content: Any) -> Piece:
         message["content"] = [{"type": "text", "text": held}] if held else []
     blocks: list[Any] = message["content"]
     text = thought = ""
-    for block in _objects(content) if is_list(content) else [{"type": "text", "text": content}]:
+    for block in objects_of(content) if is_list(content) else [{"type": "text", "text": content}]:
         kind, inner = block.get("type"), block.get("thinking")
         if kind == "thinking":
-            added = "".join(item.get("text") or "" for item in _objects(inner)) if is_list(inner) else inner or ""
+            added = "".join(item.get("text") or "" for item in objects_of(inner)) if is_list(inner) else inner or ""
             thought += added
         elif kind == "text":
             added = block.get("text") or ""

@@ -16,7 +16,7 @@ from optree._capture.clients.refused_events import SentBeside
 from optree._capture.replay import HANDSHAKE, OVER_WEBSOCKET, PROTOCOL
 from optree._interrupts import new_rlock
 from optree._tracing.faults import guarded
-from optree._values import encode, is_list, is_object
+from optree._values import encode, is_list, is_object, objects_of
 
 _OPENING: Final = ("session.", "conversation.", "response.created")
 """Beginnings of the types of events that a model's server sends first."""
@@ -292,7 +292,7 @@ class ModelSocket:
         if self._is_realtime:
             data = encode(event | {"response": self._answer(response, told)})
             if response.is_of_conversation:
-                for item in _objects(told.get("output")):
+                for item in objects_of(told.get("output")):
                     self._put(item, None)
         _note(response, data)
         is_cancelled = told.get("status") == "cancelled" or kind == "response.cancelled"
@@ -305,7 +305,7 @@ class ModelSocket:
         audio = _object(_object(told.get("audio") or self._session.get("audio")).get("output"))
         spoken = audio.get("format") or told.get("output_audio_format") or self._session.get("output_audio_format")
         output: list[dict[str, Any]] = []
-        for item in _objects(told.get("output")):
+        for item in objects_of(told.get("output")):
             clean = self._clean(item)
             if is_list(content := clean.get("content")):
                 for place, part in enumerate(list(content)):
@@ -440,7 +440,3 @@ def _size(audio: Any) -> int:
 
 def _object(value: Any) -> dict[str, Any]:
     return value if is_object(value) else {}
-
-
-def _objects(value: Any) -> list[dict[str, Any]]:
-    return [item for item in value if is_object(item)] if is_list(value) else []

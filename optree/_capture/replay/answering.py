@@ -21,7 +21,7 @@ from optree._capture.replay.text_answers import (
 from optree._nodes import USAGE_AT_START, OperationNode, Tokens
 from optree._tracing.failures import BODY_TYPE, ERROR_BODY, ERROR_TYPE
 from optree._tracing.results import BROKEN_OFF_CALLS
-from optree._values import decode, encode, is_list, is_object
+from optree._values import decode, encode, is_list, is_object, objects_of
 
 WEBSOCKET: Final = "websocket:"
 """In place of a path: an answer whose events go through a websocket (`socket_events`)."""
@@ -151,7 +151,7 @@ def body_of(answer: Any, path: str, query: str, request: Any, chunks: Any = None
         return _EVENTS, b"".join(_event(one, name=True) for one in _numbered(_responses(answer)))
     if low.endswith("/v2/chat"):
         return _EVENTS, b"".join(_event(one, name=True) for one in _cohere(answer))
-    if not _objects(answer.get("choices")):
+    if not objects_of(answer.get("choices")):
         return _EVENTS, b"".join(_event(one, name=True) for one in _anthropic(answer))
     chunks = list(_completion(answer) if low.endswith("/completions") and not low.endswith("/chat/completions") else _chat(answer))
     told = {name: value for name, value in answer.items() if name not in _OF_CHUNK and name != "choices"}
@@ -238,7 +238,7 @@ def socket_events(answer: Any, request: dict[str, Any]) -> list[dict[str, Any]]:
 
 def bedrock_events(answer: Any) -> Iterator[dict[str, Any]]:
     """Yield the events of an answer of a model of Bedrock's: those of its own interface, or of Converse."""
-    if _objects(answer.get("content")):
+    if objects_of(answer.get("content")):
         yield from _anthropic(answer)
     elif _member(answer, "output"):
         yield from _converse(answer)
@@ -256,10 +256,6 @@ def _member(value: Any, name: str) -> dict[str, Any]:
     return found if is_object(found) else {}
 
 
-def _objects(value: Any) -> list[dict[str, Any]]:
-    return [one for one in value if is_object(one)] if is_list(value) else []
-
-
 def _head(answer: dict[str, Any], kind: str) -> dict[str, Any]:
     return {name: value for name, value in answer.items() if name in _OF_CHUNK} | {"object": kind}
 
@@ -267,11 +263,11 @@ def _head(answer: dict[str, Any], kind: str) -> dict[str, Any]:
 def _chat(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the chunks of an answer of OpenAI's chat: what each choice says, then how it ended."""
     head = _head(answer, "chat.completion.chunk")
-    choices = _objects(answer.get("choices"))
+    choices = objects_of(answer.get("choices"))
     for place, choice in enumerate(choices):
         at = choice.get("index", place)
         delta = {"content": None} | _member(choice, "message")
-        calls = _objects(delta.pop("tool_calls", None))
+        calls = objects_of(delta.pop("tool_calls", None))
         deltas = [delta, *(one for number, call in enumerate(calls) for one in _deltas_of_call(number, call))]
         for one in deltas:
             yield head | {"choices": [{"index": at, "delta": one, "finish_reason": None}]}
@@ -282,8 +278,8 @@ def _chat(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _gemini(answer: dict[str, Any], chunks: Any) -> Iterator[dict[str, Any]]:
     """Yield the chunks of an answer of Gemini's, with the parts that each had: its client sends each back as a content of its own."""
-    candidates = _objects(answer.get("candidates"))
-    left = _objects(_member(candidates[0], "content").get("parts")) if len(candidates) == 1 else []
+    candidates = objects_of(answer.get("candidates"))
+    left = objects_of(_member(candidates[0], "content").get("parts")) if len(candidates) == 1 else []
     told = [[_taken_off(left, size) for size in sizes] if is_list(sizes) else None for sizes in (chunks if is_list(chunks) else ())]
     if not any(told) or left:  # not as it was recorded
         yield answer
@@ -320,7 +316,7 @@ def _deltas_of_call(number: int, call: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _completion(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the chunks of an answer of OpenAI's completions."""
-    for choice in _objects(answer.get("choices")):
+    for choice in objects_of(answer.get("choices")):
         yield _head(answer, "text_completion") | {"choices": [{"logprobs": None} | choice]}
 
 
@@ -329,7 +325,7 @@ def _responses(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
     answer = {"object": "response"} | answer
     begun: dict[str, Any] = {name: value for name, value in answer.items() if name != "usage"} | {"output": [], "status": "in_progress"}
     yield {"type": "response.created", "response": begun}
-    for place, item in enumerate(_objects(answer.get("output"))):
+    for place, item in enumerate(objects_of(answer.get("output"))):
         of_item = {"output_index": place, "item_id": item.get("id", "")}
         shown = {name: _EMPTY.get(name, value) for name, value in item.items()}
         yield {"type": "response.output_item.added", "output_index": place, "item": shown | {"status": "in_progress"}}
@@ -343,13 +339,13 @@ def _parts_of_item(item: dict[str, Any], of_item: dict[str, Any]) -> Iterator[di
     if isinstance(arguments := item.get("arguments"), str):
         yield {"type": "response.function_call_arguments.delta", "delta": arguments} | of_item
         yield {"type": "response.function_call_arguments.done", "arguments": arguments, "name": item.get("name", "")} | of_item
-    for place, part in enumerate(_objects(item.get("summary"))):
+    for place, part in enumerate(objects_of(item.get("summary"))):
         where = of_item | {"summary_index": place}
         yield {"type": "response.reasoning_summary_part.added", "part": part | {"text": ""}} | where
         yield {"type": "response.reasoning_summary_text.delta", "delta": part.get("text", "")} | where
         yield {"type": "response.reasoning_summary_text.done", "text": part.get("text", "")} | where
         yield {"type": "response.reasoning_summary_part.done", "part": part} | where
-    for place, part in enumerate(_objects(item.get("content"))):
+    for place, part in enumerate(objects_of(item.get("content"))):
         where = of_item | {"content_index": place}
         if (spoken := _SPOKEN.get(str(part.get("type")))) is None:
             continue
@@ -364,8 +360,8 @@ def _parts_of_item(item: dict[str, Any], of_item: dict[str, Any]) -> Iterator[di
 def _realtime(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the events of an answer of OpenAI's Realtime API, without audio, which is not recorded."""
     of_answer = {"response_id": answer.get("id", "")}
-    items = [item | ({"content": [_without_audio(part) for part in _objects(item["content"])]} if "content" in item else {})
-             for item in _objects(answer.get("output"))]  # fmt: skip
+    items = [item | ({"content": [_without_audio(part) for part in objects_of(item["content"])]} if "content" in item else {})
+             for item in objects_of(answer.get("output"))]  # fmt: skip
     answer = answer | {"output": items}
     yield {"type": "response.created", "response": answer | {"output": [], "status": "in_progress", "usage": None}}
     for place, item in enumerate(items):
@@ -400,7 +396,7 @@ def _anthropic(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
     begun: dict[str, Any] = {"type": "message", "role": "assistant"} | answer | {"content": [], "stop_reason": None, "stop_sequence": None}
     at_start = usage if ended["stop_reason"] is None else usage | {"output_tokens": 0}  # of one that broke off it is all that is known
     yield {"type": "message_start", "message": begun | {"usage": at_start}}
-    for place, block in enumerate(_objects(answer.get("content"))):
+    for place, block in enumerate(objects_of(answer.get("content"))):
         kind = str(block.get("type"))
         shown, deltas = dict(block), list[dict[str, Any]]()
         if kind in _STREAMED:
@@ -426,7 +422,7 @@ def _converse(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the events of an answer of Bedrock's Converse."""
     message = _member(_member(answer, "output"), "message")
     yield {"messageStart": {"role": message.get("role", "assistant")}}
-    for place, block in enumerate(_objects(message.get("content"))):
+    for place, block in enumerate(objects_of(message.get("content"))):
         at = {"contentBlockIndex": place}
         deltas = [block]
         if call := _member(block, "toolUse"):
@@ -447,15 +443,15 @@ def _cohere(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield {"type": "message-start", "id": answer.get("id"), "delta": {"message": {"role": "assistant"}}}
     if "tool_plan" in message:
         yield {"type": "tool-plan-delta", "delta": {"message": {"tool_plan": message["tool_plan"]}}}
-    for place, block in enumerate(_objects(message.get("content"))):
+    for place, block in enumerate(objects_of(message.get("content"))):
         member = "thinking" if block.get("type") == "thinking" else "text"
         yield {"type": "content-start", "index": place, "delta": {"message": {"content": block | {member: ""}}}}
         yield {"type": "content-delta", "index": place, "delta": {"message": {"content": {member: block.get(member, "")}}}}
         yield {"type": "content-end", "index": place}
-    for place, call in enumerate(_objects(message.get("tool_calls"))):
+    for place, call in enumerate(objects_of(message.get("tool_calls"))):
         yield {"type": "tool-call-start", "index": place, "delta": {"message": {"tool_calls": call}}}
         yield {"type": "tool-call-end", "index": place}
-    for place, cited in enumerate(_objects(message.get("citations"))):
+    for place, cited in enumerate(objects_of(message.get("citations"))):
         yield {"type": "citation-start", "index": place, "delta": {"message": {"citations": cited}}}
         yield {"type": "citation-end", "index": place}
     yield {"type": "message-end", "delta": {name: value for name, value in answer.items() if name not in ("id", "message")}}

@@ -14,18 +14,17 @@ from optree import _records as r
 from optree._formats import Fault
 from optree._formats.ai_agent.records import CALLED_BY_PROGRAM, Ledgers, SessionRecords, derived_id
 from optree._ids import is_node_id, is_txn, node_id, txn_of
-from optree._nodes import AccountingEntry, Payload, Status
+from optree._nodes import AccountingEntry, Payload, Status, kind_of
 from optree._providers.usage import parts_of
 from optree._store.files.compression import limit_of
 from optree._store.files.descriptors import open_regular
 from optree._store.files.lines import opened
 from optree._store.reading.ai_agent.terms import IN_FIELDS, name_of
-from optree._store.reading.plain_values import block_of, json_of, kind_of, number_of, object_of, objects_of, text_of, texts_of
 from optree._tree import Fold, Tree
 from optree._tree.fold import UNKNOWN
 from optree._tree.totals import leave_out_impossible
 from optree._tree.walk import unused
-from optree._values import is_object
+from optree._values import block_of, is_object, json_of, number_of, object_of, objects_of, text_of, texts_of
 
 MAX_NESTED = 50
 """Sessions in each other: one that is deeper becomes a tree of its own (a snapshot holds 60)."""

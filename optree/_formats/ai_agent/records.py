@@ -24,10 +24,9 @@ from optree._nodes import AccountingEntry, OperationNode, Payload, SessionNode, 
 from optree._store.files.compression import compressor
 from optree._store.files.lines import BadLine, check_size, decoded, opened
 from optree._store.reading.ai_agent.terms import attributes_of_op, attributes_of_turn, ms, named, numbered, outcome, payload
-from optree._store.reading.plain_values import objects_of
 from optree._tree import Tree, walk_sessions
 from optree._tree.totals import of_entries
-from optree._values import decode, is_list, is_object
+from optree._values import decode, is_list, is_object, objects_of
 from optree.errors import FormatError, NotFoundError
 
 VERSION: Final = 3

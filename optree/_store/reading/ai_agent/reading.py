@@ -13,15 +13,14 @@ import msgspec
 from msgspec import Struct
 
 from optree._ids import node_id, trace_id, txn_of
-from optree._nodes import AccountingEntry, LogEntry, OperationNode, Payload, Pool, Reasoning, ReasoningChunk, SessionNode, TurnNode
+from optree._nodes import AccountingEntry, LogEntry, OperationNode, Payload, Pool, Reasoning, ReasoningChunk, SessionNode, TurnNode, kind_of
 from optree._store.reading.ai_agent.rest import difference, kept_in
 from optree._store.reading.ai_agent.terms import IN_FIELDS, STEP, name_of
 from optree._store.reading.ai_agent.writing import Context, agents_of, file_block, op_block, part_block, session_block, turn_block
-from optree._store.reading.plain_values import block_of, json_of, kind_of, number_of, object_of, objects_of, text_of, texts_of
 from optree._tree.fold import UNKNOWN, Fold, Tree
 from optree._tree.totals import flaws_of_parts, leave_out_impossible, stored_parts
 from optree._tree.walk import called, unused
-from optree._values import is_list, is_object
+from optree._values import block_of, is_list, is_object, json_of, number_of, object_of, objects_of, text_of, texts_of
 
 VERSIONS = (1, 2)
 

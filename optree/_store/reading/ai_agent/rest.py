@@ -12,8 +12,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from optree._nodes import AS_TOLD
-from optree._store.reading.plain_values import block_of, object_of
-from optree._values import decode, is_list, is_object
+from optree._values import block_of, decode, is_list, is_object, object_of
 
 _MARK = f'"{AS_TOLD}"'.encode()
 _LISTS = frozenset({"turns", "steps", "ops", "logs", "accounting"})

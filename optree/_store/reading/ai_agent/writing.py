@@ -13,11 +13,10 @@ from msgspec import UNSET
 from optree._nodes import AS_TOLD, AccountingEntry, LogEntry, OperationNode, Payload, SessionNode, TurnNode
 from optree._store.reading.ai_agent.rest import restored, told_of
 from optree._store.reading.ai_agent.terms import STEP, attributes_of_op, attributes_of_turn, children, ms, payload, step_of, txn_of
-from optree._store.reading.plain_values import object_of, objects_of
 from optree._store.reading.snapshot import MAX_NESTED
 from optree._tree.fold import Tree
 from optree._tree.walk import walk_sessions
-from optree._values import decode, is_list, is_object
+from optree._values import decode, is_list, is_object, object_of, objects_of
 from optree.errors import StoreError
 
 MONEY_DECIMALS = 4
