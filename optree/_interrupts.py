@@ -168,6 +168,14 @@ def if_free(lock: threading.Lock | threading.RLock, work: Callable[[], T], secon
             lock.release()
 
 
+def holds_lock() -> bool:
+    """Tell whether this thread holds a lock of `new_rlock`: then it waits for no other thread, which may be waiting for that.
+
+    A finalizer that a garbage collection calls may find itself there, on any thread.
+    """
+    return any(cast(Any, lock)._is_owned() for lock in list(_LOCKS))  # noqa: SLF001 - as below
+
+
 def _after_fork() -> None:
     """In a forked child: free the locks whose holders are not in it; those of the thread that forked are its own to leave."""
     for lock in list(_LOCKS):

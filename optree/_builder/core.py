@@ -106,8 +106,9 @@ class Core:
         """Called with the session's path when a session has ended."""
         self.priced: set[str] = set()
         """Names of the prices that the root session's attributes have."""
-        self.unread: dict[str, WeakMethod[Callable[[], object]]] = {}
-        """By an op's path, what reads the pieces of an answer that have come: called ahead of the end of a turn or session around it."""
+        self.unread: dict[str, WeakMethod[Callable[[float], object]]] = {}
+        """By an op's path, what has the pieces of an answer read that have come, waiting until a monotonic time at most: called ahead of
+        the end of a turn or session around it."""
         self._reported: set[str] = set()
 
     def settle(self, patience: float = 0.0) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
+from time import monotonic
 from typing import Any, get_args
 
 from msgspec import UNSET, Raw, UnsetType
@@ -33,6 +34,8 @@ from optree.errors import CycleError
 
 ARROW = "->"
 _KINDS = get_args(OpKind)
+_CATCH_UP_SECONDS = 0.1
+"""For how long the end of a turn or session waits until what has come of answers in it is read."""
 
 
 class SessionTreeBuilder(ByAddress):
@@ -171,6 +174,11 @@ class SessionTreeBuilder(ByAddress):
     def end_session(self, status: Status = "ok", error: str | None = None, *, final_report: Any = None) -> None:
         """End the session, and the turns and operations still open in it. A second call does nothing."""
         self._catch_up(self.path)
+        self._end_session(status, error, final_report)
+
+    @guarded
+    def _end_session(self, status: Status, error: str | None, final_report: Any = None) -> None:
+        """End the session, also within a step."""
         known, message = self._outcome(status, error)
         report = self._final_report if final_report is None else self.core.json(final_report)
         ends: list[r.SessionEnd] = []
@@ -265,6 +273,11 @@ class SessionTreeBuilder(ByAddress):
     def end_turn(self, turn: Turn, status: Status = "ok", error: str | None = None) -> None:
         """End a turn, and the operations still open in it: as ``cancelled`` if the turn is ``ok``, else as the turn."""
         self._catch_up(turn.path)
+        self._end_turn(turn, status, error)
+
+    @guarded
+    def _end_turn(self, turn: Turn, status: Status, error: str | None = None) -> None:
+        """End a turn, also within a step."""
         known, message = self._outcome(status, error)
         ends: list[r.TurnEnd] = []
 
@@ -274,7 +287,7 @@ class SessionTreeBuilder(ByAddress):
             left: Status = "cancelled" if known == "ok" else known
             for op in turn.node.ops:
                 if op.child_session is not None and op.child_session.ended_at is None and op.path in self.core.builders:
-                    self.core.builders[op.path].end_session(left, message)
+                    self.core.builders[op.path]._end_session(left, message)  # noqa: SLF001 - of this class
                 if (handle := self.core.ops.get(op.path)) is not None:
                     end_with_parent(handle, left, message)
             if turn.node.assistant is None and (last := last_said(turn.node)) is not None:
@@ -440,11 +453,15 @@ class SessionTreeBuilder(ByAddress):
         for turn in self.node.turns:
             if turn.ended_at is None:
                 handle = self.current_turn
-                self.end_turn(handle if handle is not None and handle.node is turn else Turn(self, turn, 1), status)
+                self._end_turn(handle if handle is not None and handle.node is turn else Turn(self, turn, 1), status)
 
+    @guarded
     def _catch_up(self, path: str) -> None:
         """Have the answers that are under way below *path* read as far as they have come: an end of that ends their ops."""
-        for op, reader in list(self.core.unread.items()) if self.core.unread else ():
+        if not self.core.unread:
+            return
+        until = monotonic() + _CATCH_UP_SECONDS
+        for op, reader in self.core.unread.copy().items():
             read = reader() if not path or op.startswith(f"{path}.") else None
             if read is not None:
-                read()
+                read(until)

@@ -9,51 +9,40 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
-from functools import lru_cache, partial
+from functools import partial
 from http import HTTPStatus
 from threading import RLock
 from time import monotonic
 from typing import Any, Final, Self
 from weakref import WeakMethod
 
-from msgspec.structs import replace
-
 from optree._background import Job, Worker
 from optree._builder import Op
-from optree._builder.core import Encoded
 from optree._capture.calls.bodies import JSON, MOST_BYTES, Body, loads
-from optree._capture.calls.observed import TOLD, AnswerOverWire, JoinedAnswer, ObservedCall, client_call, ended_by
-from optree._capture.calls.program import PROGRAM
+from optree._capture.calls.observed import AnswerOverWire, JoinedAnswer, ObservedCall, client_call, ended_by
 from optree._capture.calls.refusals import STATUS_CODE, Refusal, failure_in, refusal_as_text, refusal_in, refusal_of
-from optree._capture.calls.requests import Asked, read
-from optree._interrupts import if_free, new_rlock, pass_on, suppress
+from optree._capture.calls.requests import Asked
+from optree._interrupts import holds_lock, if_free, new_rlock, pass_on, suppress
 from optree._nodes import Severity
-from optree._tracing import context
-from optree._tracing.budgets import CarriedRefusal
-from optree._tracing.context import Scope
 from optree._tracing.controls import before_flush
 from optree._tracing.failures import class_of_error, class_of_status, status_of, was_not_sent
 from optree._tracing.faults import fault, guarded
 from optree._tracing.results import name_model
-from optree._tracing.runtime import RUNTIME
-from optree._tracing.scopes import OpScope
-from optree._values import is_list, is_object, raw
-from optree.errors import BudgetExceeded
+from optree._values import is_list, is_object
 
 _REDIRECTED: Final = int(HTTPStatus.MULTIPLE_CHOICES)
 """The least status of those that bring no answer."""
 FIRST_CHUNK: Final = "time_to_first_chunk"
 """The attribute of an op that says after how many seconds the first piece of its answer came."""
 _DRAIN_SECONDS: Final = 0.004
-_CATCH_UP_SECONDS: Final = 0.25
-"""For how long the end of a turn waits for a thread that reads an answer in it."""
+_MOST_SECONDS: Final = 2.0
+"""For how long the end of an answer waits for a thread that reads it; then that one ends it."""
 _REQUEST_IDS: Final = (b"x-request-id", b"request-id", b"x-amzn-requestid", b"apim-request-id")
 _HEADERS: Final = frozenset({b"content-type", b"content-encoding", *_REQUEST_IDS})
 _WORKER: Final = Worker("capture")
 _LAST: Final = frozenset({"response.completed", "response.failed", "response.incomplete", "message_stop", "message-end"})
 """Types of a stream's last event."""
-_MOST_TOGETHER: Final = 1 << 18
+MOST_TOGETHER: Final = 1 << 18
 """Bytes of a request, and of an answer, that are read and recorded in a step that other threads wait for."""
 _PIECE_BYTES: Final = 1 << 16
 """That are read at once."""
@@ -63,117 +52,12 @@ _reading: deque[Exchange] = deque()
 """Exchanges whose pieces wait for the worker."""
 
 
-def begin(method: str, host: str, path: str, body: bytes) -> Exchange | None:
-    """Take a request that is about to be sent; None if it asks no model."""
-    try:
-        return begin_asked(read(host, path, body) if method == "POST" and is_wanted() else None)
-    except Exception as error:  # noqa: BLE001 - the request is sent, recorded or not
-        fault(error)
-    return None
-
-
-def begin_asked(asked: Asked | None) -> Exchange | None:
-    """Take what a request asks that is about to be sent; None if that asks no model, or is not recorded. It may raise."""
-    if asked is None:
-        return None
-    if (told := TOLD.get()) is not None:
-        told.asks()
-    try:
-        call = _call(asked)
-    except BudgetExceeded as refusal:
-        raise (refusal if client_call() is None else CarriedRefusal(refusal)) from None
-    return None if call is None else Exchange(call, asked.parameters)
-
-
-def begin_unasked(asked: Asked) -> Exchange | None:
-    """Take that a model answers what no request has asked for, which no budget can refuse: beyond one it is recorded outside of that."""
-    try:
-        return begin_asked(asked)
-    except BudgetExceeded as refusal:
-        pass_on(refusal)
-    where = context.here()
-    if where is None:
-        RUNTIME.problems.report("a model answered by itself, beyond a budget and outside of all sessions: that is not recorded")
-        return None
-    before = context.CURRENT.set(replace(where, budget=None))
-    try:
-        return begin_asked(asked)
-    finally:
-        context.CURRENT.reset(before)
-
-
-def is_wanted() -> bool:
-    """Tell whether a request may be recorded: if optree was switched off, as an attempt of a call that is open since before."""
-    client = client_call()
-    return RUNTIME.config.enabled or context.here() is not None or (client is not None and client.call is not None)
-
-
-def _call(asked: Asked) -> ObservedCall | None:
-    """Return the call that a request belongs to; None if it begins one while optree is switched off."""
-    client = client_call()
-    if client is not None and client.call is not None and client.call.is_open:
-        return client.call
-    where = context.here()
-    op = None if where is None else where.op
-    if op is not None and op.bare.kind == "llm" and op.bare.ended_at is None and op.bare.response is None:
-        before: ObservedCall | None = op.call
-        if before is not None:
-            if before.is_open:
-                return before
-            op = None  # it has its call
-    else:
-        op = None
-    if op is not None:
-        call = op.call = ObservedCall(op, None)
-        name_model(op, asked.model, asked.provider)
-        if op.bare.request is None:
-            op.builder.set_request(op, asked.parameters, asked.messages)
-    elif not RUNTIME.config.enabled:
-        return None
-    else:
-        call = _begun(asked, where)
-        if where is not None and where.op is not None and isinstance(where.op.call, ObservedCall):
-            where.op.call.below.append(call.op)
-    if client is not None:
-        client.call = call
-    return call
-
-
-def _begun(asked: Asked, where: Scope | None) -> ObservedCall:
-    """Return a call whose op is begun."""
-    scope = OpScope("llm", *_named(asked.provider, asked.model, asked.host))
-    begun: Scope | None = None
-
-    def begin_op() -> ObservedCall:
-        nonlocal begun
-        begun = scope.begin(where) if where is not None else PROGRAM.begin(scope, asked)
-        own: Any = begun.op
-        own.builder.set_request(own, asked.parameters, asked.messages)
-        return ObservedCall(own, scope.finish)
-
-    try:
-        if where is None or where.budget is not None or not 0 < asked.size <= _MOST_TOGETHER:  # it may wait, or take long
-            return begin_op()
-        return where.session.builder.core.stream.together(begin_op)
-    except BaseException:  # an interrupt
-        scope.undo(begun, where or PROGRAM.here())
-        PROGRAM.end_unused()
-        raise
-
-
-@lru_cache(256)
-def _named(provider: str, model: str | None, host: str) -> tuple[str, Mapping[str, Any], Encoded]:
-    """Return the name of a call's op, its attributes, and these as JSON."""
-    known = {"provider": provider, "model": model, "server.address": host}
-    known = {name: value for name, value in known.items() if value is not None}
-    return ":".join(filter(None, (provider, model))), known, Encoded(raw(known))
-
-
 class Exchange:
     """One attempt of a call. Pieces of its body are noted as they pass, and read by the worker, the last by `ended`."""
 
     __slots__ = (
         *("_asked", "_began", "_body", "_call", "_chunks", "_is_over", "_kind", "_limit", "_lock", "_noted", "_number", "_read_to"),
+        *("_ending", "_is_at_work", "_is_left"),
         *("__weakref__", "_refusal", "_result", "_status", "_whole", "sent"),
     )
 
@@ -197,7 +81,11 @@ class Exchange:
         self._result = AnswerOverWire(call.op) if call.is_own else JoinedAnswer(call.op)
         self._status = 0
         self._refusal: Refusal | None = None
-        self._is_over = self._asked = False
+        self._is_over = self._asked = self._is_at_work = False
+        self._ending: tuple[BaseException | None] | None = None
+        """What the body ended by, once it has."""
+        self._is_left = False
+        """True if its op is about to end with the turn or session around it."""
         call.begins()
         self._number = call.attempts
 
@@ -211,7 +99,7 @@ class Exchange:
             self.ended(GeneratorExit())
 
     @property
-    def _unread(self) -> dict[str, WeakMethod[Callable[[], object]]]:
+    def _unread(self) -> dict[str, WeakMethod[Callable[[float], object]]]:
         return self._call.op.builder.core.unread
 
     @guarded
@@ -238,7 +126,7 @@ class Exchange:
     @guarded
     def raised(self, error: BaseException) -> None:
         """Take that the request was not answered."""
-        self._end(error)
+        self._over(error)
 
     @guarded
     def retried(self, attempts: int) -> None:
@@ -274,7 +162,7 @@ class Exchange:
             return
         if self._body is not None:
             self._chunks.append((0, content))
-        self._end(None)
+        self._over(None)
 
     def _document(self, content: bytes) -> dict[str, Any] | None:
         """Return an answer that is one JSON object; None for all else, which is to be read as a `Body`."""
@@ -308,7 +196,7 @@ class Exchange:
     @guarded
     def ended(self, error: BaseException | None) -> None:
         """Take that no more comes: *error* is why, or None at the body's end; `GeneratorExit` if the program wants no more."""
-        self._end(error)
+        self._over(error)
 
     def __enter__(self) -> Self:
         return self
@@ -317,30 +205,57 @@ class Exchange:
         self.ended(error)
 
     def drain(self) -> None:
-        """Read what was noted."""
-        with self._lock or nullcontext():
-            self._asked = False
-            if self._call.is_inherited:
-                self._chunks.clear()
-            elif not self._is_over:
-                self._read()
-                if self._body is not None and self._body.is_over:
-                    self._end(None)  # some programs neither read to the end nor close
+        """Read what was noted so far."""
+        self._asked = False
+        if not self._go_on(_DRAIN_SECONDS) and not self._is_over and not self._asked:  # another thread is at it
+            self._asked = True
+            _reading.append(self)
 
     @guarded
-    def _catch_up(self) -> None:
-        """Read what was noted, and end the answer if it is whole; another thread that is reading is not waited for without end."""
-        if self._lock is not None:
-            if_free(self._lock, self._read_up, _CATCH_UP_SECONDS)
+    def _catch_up(self, until: float) -> None:
+        """Have the worker read what was noted, since the op is about to end; *until* that monotonic time it is waited for.
 
-    def _read_up(self) -> None:
-        self.drain()
-        if self._result.is_complete:
-            self._end(None)
-        elif not self._is_over:
-            self._result.breaks_off()
+        Here a handler's exception would break off the reading. Nobody is waited for by a thread that may hold what he waits for.
+        """
+        self._is_left = True
+        _reading.appendleft(self)
+        if not holds_lock():
+            _DRAIN.wait(max(0.0, until - monotonic()), first=True)
 
-    def _read(self, *, last: bool = False) -> None:
+    def _go_on(self, seconds: float) -> bool:
+        """Read what was noted, and end what is to be ended. False if another thread is at it for *seconds* more, or this one already is.
+
+        Who is at it ends, behind that, what was to be ended meanwhile.
+        """
+        lock = self._lock
+        if lock is None:
+            return self._step()
+        while done := if_free(lock, self._step, 0.0) or (not holds_lock() and if_free(lock, self._step, seconds)):
+            if self._ending is None or self._is_over or self._call.is_inherited:
+                break
+        return bool(done)
+
+    def _step(self) -> bool:
+        if self._is_at_work:  # called within itself, by a finalizer or a handler
+            return False
+        try:
+            self._is_at_work = True
+            if self._call.is_inherited:
+                self._chunks.clear()
+            elif self._ending is not None:
+                self._end(self._ending[0])
+            elif not self._is_over:
+                self._read(self._noted)
+                if self._body is not None and self._body.is_over:
+                    self._end(None)  # some programs neither read to the end nor close
+                elif self._is_left:
+                    self._is_left = False
+                    self._result.breaks_off()
+        finally:
+            self._is_at_work = False
+        return True
+
+    def _read(self, until: int, *, last: bool = False) -> None:
         body = self._body
         if body is None:
             whole, self._whole = self._whole, None
@@ -351,7 +266,7 @@ class Exchange:
         while is_more:
             try:
                 data = self._next(body)
-                is_more = bool(self._chunks)
+                is_more = bool(self._chunks) and (last or self._read_to < until)
                 for value in body.feed(data, last=last and not is_more):
                     self._take(value)
             except BaseException:
@@ -394,7 +309,7 @@ class Exchange:
         elif body is not None and is_stream:
             self._result.take(value)
             self._refusal = failure_in(value) or self._refusal
-            if is_object(value) and value.get("type") in _LAST:
+            if is_object(value) and _is_last(value):
                 body.is_over = True
         elif is_object(value):
             self._result.returned(value)
@@ -402,26 +317,31 @@ class Exchange:
             for one in value:
                 self._result.take(one)
 
+    def _over(self, error: BaseException | None) -> None:
+        """Take that no more comes, and end it, or have it ended by the thread that reads it just now."""
+        if self._ending is None:
+            self._ending = (error,)
+        self._go_on(_MOST_SECONDS)
+
     def _end(self, error: BaseException | None) -> None:
-        with self._lock or nullcontext():
-            if self._is_over or self._call.is_inherited:
-                return
-            op, finish = self._call.op, partial(self._finish, error)
-            if self._lock is not None and self._number == self._call.attempts:
-                self._unread.pop(op.path, None)
-            try:
-                self._is_over = True
-                is_quick = op.spending is None and self._whole is not None and self._noted <= _MOST_TOGETHER
-                op.builder.core.stream.together(finish) if is_quick else finish()
-                self._call.ended()
-            except BaseException as raised:  # an interrupt, or a fault: what is begun is done whole
-                self._is_over, self._call.is_under_way = True, False
-                self._call.end(*ended_by(raised))
-                raise
+        if self._is_over or self._call.is_inherited:
+            return
+        op, finish = self._call.op, partial(self._finish, error)
+        if self._lock is not None and self._number == self._call.attempts:
+            self._unread.pop(op.path, None)
+        try:
+            self._is_over = True
+            is_quick = op.spending is None and self._whole is not None and self._noted <= MOST_TOGETHER
+            op.builder.core.stream.together(finish) if is_quick else finish()
+            self._call.ended()
+        except BaseException as raised:  # an interrupt, or a fault: what is begun is done whole
+            self._is_over, self._call.is_under_way = True, False
+            self._call.end(*ended_by(raised))
+            raise
 
     def _finish(self, error: BaseException | None) -> None:
         """Read what was noted last, and end what that ends."""
-        self._read(last=True)
+        self._read(self._noted, last=True)
         call, body = self._call, self._body
         if isinstance(error, GeneratorExit) and body is not None and (body.is_over or self._result.is_complete):
             error = None
@@ -472,10 +392,25 @@ class Exchange:
         return refusal_as_text(body.text, self._kind) if is_text else None
 
 
-def _drain() -> None:
+def _drain() -> float | None:
+    """Read what was noted by now of all that waits; returns when the rest is to be read."""
     with suppress(IndexError):  # another thread was quicker
-        while True:
+        for _ in range(len(_reading)):
             _reading.popleft().drain()
+    return _DRAIN_SECONDS if _reading else None
+
+
+def _drain_all() -> None:
+    """Have the worker read all that was noted; here where there is none."""
+    if not _DRAIN.wait(_MOST_SECONDS, first=True):
+        _drain()
+
+
+def _is_last(event: dict[str, Any]) -> bool:
+    """Tell whether an event is the last of a stream that has anything: of OpenAI's chat the one that has the usage and no choices."""
+    if event.get("type") in _LAST or event.get("done") is True or (event.get("choices") == [] and is_object(event.get("usage"))):
+        return True
+    return is_object(told := event.get("metadata")) and is_object(told.get("usage"))  # Bedrock's
 
 
 def phrase_of(status: int) -> str:
@@ -488,4 +423,4 @@ def phrase_of(status: int) -> str:
 
 
 _DRAIN: Final = Job(_WORKER, _drain, lambda error: fault(error) if isinstance(error, Exception) else None)
-before_flush.append(_drain)
+before_flush.append(_drain_all)

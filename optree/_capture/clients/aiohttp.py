@@ -13,7 +13,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
 
-from optree._capture.calls.exchange import Exchange, begin, phrase_of
+from optree._capture.calls.begin import begin
+from optree._capture.calls.exchange import Exchange, phrase_of
 from optree._capture.calls.sent import SentRequest
 from optree._capture.clients.httpx import is_being_sent
 from optree._capture.clients.websockets import aiohttp_connect

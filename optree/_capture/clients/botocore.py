@@ -14,8 +14,9 @@ from types import ModuleType
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from optree._capture.calls.begin import begin_asked, is_wanted
 from optree._capture.calls.bodies import loads
-from optree._capture.calls.exchange import Exchange, begin_asked, is_wanted
+from optree._capture.calls.exchange import Exchange
 from optree._capture.calls.requests import Asked
 from optree._capture.calls.sent import SentRequest
 from optree._capture.hooks import Hook, run_within

@@ -10,7 +10,8 @@ from types import ModuleType
 from typing import Any
 from weakref import ref
 
-from optree._capture.calls.exchange import Exchange, begin
+from optree._capture.calls.begin import begin
+from optree._capture.calls.exchange import Exchange
 from optree._capture.calls.observed import ClientCall
 from optree._capture.calls.sent import Broken, Noted, SentRequest
 from optree._capture.hooks import Hook, IsOn, await_within, run_within

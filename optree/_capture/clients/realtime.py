@@ -10,7 +10,8 @@ import functools
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
-from optree._capture.calls.exchange import Exchange, begin_asked, begin_unasked, is_wanted
+from optree._capture.calls.begin import begin_asked, begin_unasked, is_wanted
+from optree._capture.calls.exchange import Exchange
 from optree._capture.calls.requests import Asked, messages_of, provider_of_host
 from optree._capture.clients.refused_events import SentBeside
 from optree._capture.replay import HANDSHAKE, OVER_WEBSOCKET, PROTOCOL

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Final
 
-from optree._capture.calls.exchange import Exchange, is_wanted
+from optree._capture.calls.begin import is_wanted
+from optree._capture.calls.exchange import Exchange
 from optree._capture.calls.program import PROGRAM
 from optree._capture.calls.refusals import Refusal, refusal_in
 from optree._capture.replay.recorded import EVENT, EVENT_KEY, key_of_event

@@ -7,7 +7,7 @@ import pytest
 
 import optree
 from optree import _speed as speed
-from optree._capture.calls.exchange import begin
+from optree._capture.calls.begin import begin
 from optree._nodes import Tokens
 from optree._providers.messages import ReasoningPart, ToolCallPart, answers, message
 from optree._tree import walk_ops

@@ -1,0 +1,161 @@
+"""An answer that comes in pieces: who reads it, and who ends it, whatever thread, finalizer or turn's end comes in between."""
+
+import json
+import threading
+from time import sleep
+
+import httpx
+import pytest
+
+import optree
+from optree._capture.calls.begin import begin
+from optree._capture.calls.bodies import Body
+from optree._capture.calls.program import PROGRAM
+from optree._values import decode
+from optree.testing import capture
+from tests.capture.provider import EVENTS
+from tests.capture.sdk_calls import QUESTION
+
+ASKED = json.dumps({"model": "gpt-5", "messages": QUESTION, "stream": True}).encode()
+HEAD = [(b"content-type", EVENTS.encode())]
+USAGE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+
+
+def chunk(text, end=None, usage=None, choice=0):
+    """Return an event of OpenAI's chat."""
+    told = {"index": choice, "delta": {"content": text}, "finish_reason": end}
+    return (
+        b"data: " + json.dumps({"object": "chat.completion.chunk", "model": "gpt-5", "choices": [told], "usage": usage}).encode() + b"\n\n"
+    )
+
+
+def asked():
+    """Return an exchange whose answer's head has come."""
+    exchange = begin("POST", "api.openai.com", "/v1/chat/completions", ASKED)
+    exchange.responded(200, HEAD, None)
+    return exchange
+
+
+def said(op):
+    """Return what an op has: status, text of each choice, and output tokens."""
+    texts = [choice["message"]["content"] for choice in decode(op.response.payload)["choices"]]
+    return op.status, texts, [entry.tokens.output_tokens for entry in op.accounting]
+
+
+def test_a_stream_that_is_ended_while_it_is_read(monkeypatch):
+    """A finalizer that closes a stream amid the reading of it, on the same thread, ends it behind that: nothing is lost."""
+    feed = Body.feed
+
+    def fed(body, data, *, last=False):
+        exchange.ended(GeneratorExit())
+        yield from feed(body, data, last=last)
+
+    monkeypatch.setattr(Body, "feed", fed)
+    with capture(), optree.session("agent"), optree.turn():
+        exchange = asked()
+        exchange.note(chunk("It "))
+        exchange.note(chunk("rains", "stop", USAGE))
+        exchange.drain()
+        assert ("ok", ["It rains"], [5]) == said(exchange.op.node)
+
+
+def test_pieces_that_come_while_others_are_read(monkeypatch):
+    """What comes while a stream is read waits for the next time: a stream that goes on and on holds up none that waits for the reading."""
+    feed, fed = Body.feed, []
+
+    def feeding(body, data, *, last=False):
+        fed.append(bytes(data))
+        if len(fed) < 100:
+            exchange.note(chunk(f"{len(fed)} "))
+        yield from feed(body, data, last=last)
+
+    with capture(), optree.session("agent"), optree.turn():
+        exchange = asked()
+        exchange._asked = True  # nobody else reads it
+        exchange.note(chunk("0 "))
+        monkeypatch.setattr(Body, "feed", feeding)
+        exchange._step()
+        assert 1 == len(fed)
+        monkeypatch.undo()
+        exchange.ended(None)
+        assert ["0 1 "] == said(exchange.op.node)[1]
+
+
+@pytest.mark.usefixtures("hooked")
+def test_a_thread_that_holds_what_the_reader_waits_for():
+    """A finalizer that closes a stream where its thread holds a lock does not wait for the thread that reads, and waits for that lock."""
+    sent = [chunk("It rains", "stop"), b'data: {"choices": [], "usage": %b}\n\n' % json.dumps(USAGE).encode()]
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, headers={"content-type": EVENTS}, stream=Pieces(sent)))
+    closed = threading.Event()
+
+    def run():
+        with httpx.Client(transport=transport) as client, PROGRAM.apart():
+            response = client.send(client.build_request("POST", "http://api/v1/chat/completions", content=ASKED), stream=True)
+            with PROGRAM._lock:
+                assert sent == list(zip_raw(response))
+                [exchange] = [reader().__self__ for reader in PROGRAM._session.builder.core.unread.values()]
+                while not exchange._is_at_work:  # the reader ends the op, and so its turn, for which it needs the lock
+                    sleep(0.001)
+                response.close()
+            closed.set()
+
+    with capture() as caught:
+        thread = threading.Thread(target=run)
+        thread.start()
+        assert closed.wait(30)
+        thread.join()
+    [op] = [op for session in caught.sessions for turn in session.tree.session.turns for op in turn.ops]
+    assert ("ok", ["It rains"], [5]) == said(op)
+
+
+class Pieces(httpx.SyncByteStream):
+    """A body that does not end by itself."""
+
+    def __init__(self, pieces):
+        self.pieces = pieces
+
+    def __iter__(self):
+        yield from self.pieces
+        raise AssertionError("the program reads no further")
+
+
+def zip_raw(response):
+    """Yield two pieces of a response, and leave it open."""
+    raw = response.iter_raw()
+    yield from (next(raw), next(raw))
+    response.extensions["kept"] = raw
+
+
+@pytest.mark.parametrize("read_by", ["worker", "turn"])
+def test_an_answer_whose_turn_ends_in_its_middle(read_by):
+    """An answer of several choices, each chunk of which tells the usage, is whole though its turn ends between two of them."""
+    with capture(), optree.session("agent"):
+        with optree.turn():
+            exchange = asked()
+            exchange.note(chunk("a ", "stop", USAGE | {"completion_tokens": 1}))
+            if read_by == "worker":
+                optree.flush()
+        exchange.note(chunk("b ", None, USAGE | {"completion_tokens": 3}, choice=1))
+        exchange.note(chunk("c", "stop", USAGE, choice=1))
+        exchange.ended(None)
+        assert (["a ", "b c"], [5]) == said(exchange.op.node)[1:]
+
+
+def test_the_end_of_a_turn_waits_no_longer_than_it_says():
+    """Where the reader of answers is stuck, a turn ends all the same."""
+    stuck, go_on = threading.Event(), threading.Event()
+
+    def feeding(*_args, **_kwargs):
+        stuck.set()
+        go_on.wait(30)
+        return iter(())
+
+    with pytest.MonkeyPatch.context() as patch, capture(), optree.session("agent"):
+        patch.setattr(Body, "feed", feeding)
+        with optree.turn() as turn:
+            exchange = asked()
+            exchange.note(chunk("It rains"))
+            assert stuck.wait(30)
+        assert (True, False) == (turn.node.ended_at is not None, go_on.is_set())
+        go_on.set()
+        exchange.ended(None)
