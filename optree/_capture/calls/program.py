@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+from collections import deque
 from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from pathlib import PurePath
@@ -14,7 +15,7 @@ from weakref import ref
 from optree._builder import Op, Turn
 from optree._builder.outcome import outcome
 from optree._capture.calls.requests import Asked
-from optree._interrupts import new_rlock
+from optree._interrupts import if_free, new_rlock, suppress
 from optree._providers.messages import TextPart, ToolCallPart, ToolResultPart, answers, message
 from optree._tracing.budgets import common, outside
 from optree._tracing.context import ABANDONED, Scope, ingress
@@ -26,6 +27,7 @@ from optree._tracing.runtime import RUNTIME
 from optree._tracing.scopes import OpScope
 from optree._values import decode
 
+_MOST_SECONDS: Final = 2.0
 _MOST_WAITING: Final = 10_000
 _MOST_OPEN: Final = 256
 """Turns whose last answer asked for tools."""
@@ -50,6 +52,8 @@ class Program:
         self._waiting: dict[str, Turn] = {}
         """By the id of a tool call that an answer asked for."""
         self._opened: _Opened | None = None
+        self._answered: deque[tuple[Op, Turn, list[str]]] = deque()
+        """Ops that have ended and whose turns are still to be looked at."""
 
     def here(self) -> Scope | None:
         """Return the session that was begun last for calls outside of one."""
@@ -62,6 +66,7 @@ class Program:
         It stands where another process had this one begin, else in the only session that is open, else in this one.
         """
         with self._lock:
+            self._take_answered()
             return scope.begin(remote() or self._place_within_budget(asked))
 
     def place_of_tool(self) -> Scope:
@@ -120,20 +125,32 @@ class Program:
             return Scope(session, turn)
 
     def answered(self, op: Op) -> None:
-        """Take that an op has ended: with it ends its turn, unless the answer asks for tools."""
+        """Take that an op has ended: with it ends its turn, unless the answer asks for tools.
+
+        A finalizer may say so on any thread, whatever lock that holds: it waits for a bounded time, and then whoever comes next takes it.
+        """
         turn = self._turns.get(op.turn.path)
         if turn is None or turn is not op.turn:
             return
         response = op.bare.response
-        asks = [] if response is None else _asked_for(decode(response.payload))
-        with self._lock:
-            for name in filter(None, asks):
+        self._answered.append((op, turn, [] if response is None else _asked_for(decode(response.payload))))
+        if_free(self._lock, self._take_answered, _MOST_SECONDS)
+
+    def _take_answered(self) -> None:
+        """Take the answers that have come; with the lock held."""
+        while self._answered:
+            op, turn, asks = self._answered[0]
+            is_known = self._turns.get(turn.path) is turn  # else its session has ended
+            for name in filter(None, asks if is_known else ()):
                 self._waiting[name] = turn
             while len(self._waiting) > _MOST_WAITING:
                 del self._waiting[next(iter(self._waiting))]
             if not asks:
                 turn.end(op.bare.status or "ok", op.bare.error)
-                self._turns.pop(turn.path, None)
+                if is_known:
+                    self._turns.pop(turn.path, None)
+            with suppress(IndexError, ValueError):  # called within itself, it took that too
+                self._answered.remove((op, turn, asks))
 
     def _open(self) -> Session:
         session = self._session
@@ -172,6 +189,7 @@ class Program:
         session = self._session
         if session is None or session.txn not in RUNTIME.sessions or (of is not None and session not in of):
             return
+        if_free(self._lock, self._take_answered, _MOST_SECONDS)
         status, error = outcome(raised)
         for turn in list(self._turns.values()):
             turn.end(status, error)

@@ -108,6 +108,43 @@ def test_a_thread_that_holds_what_the_reader_waits_for():
     assert ("ok", ["It rains"], [5]) == said(op)
 
 
+@pytest.mark.usefixtures("hooked")
+def test_an_answer_that_comes_while_calls_begin_elsewhere(monkeypatch):
+    """An answer waits a bounded time for a thread that begins a call; who comes next ends its turn."""
+    monkeypatch.setattr("optree._capture.calls.program._MOST_SECONDS", 0.01)
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, json={"choices": [{"message": {"content": "It rains"}}]}))
+    held, free = threading.Event(), threading.Event()
+
+    def hold():
+        with PROGRAM._lock:
+            held.set()
+            assert free.wait(30)
+
+    with capture() as caught, httpx.Client(transport=transport) as client, PROGRAM.apart():
+
+        def ask():
+            client.post("http://api/v1/chat/completions", json={"model": "gpt-5", "messages": QUESTION})
+
+        answered = PROGRAM.answered
+
+        def answering(op):
+            thread = threading.Thread(target=hold)
+            thread.start()
+            assert held.wait(30)
+            answered(op)
+            free.set()
+            thread.join()
+
+        monkeypatch.setattr(PROGRAM, "answered", answering)
+        ask()
+        monkeypatch.undo()
+        [turn] = PROGRAM._session.builder.node.turns
+        assert turn.ended_at is None
+        ask()
+        assert ("ok", "ok") == (turn.status, PROGRAM._session.builder.node.turns[1].status)
+    assert 1 == len(caught.sessions)
+
+
 class Pieces(httpx.SyncByteStream):
     """A body that does not end by itself."""
 
