@@ -168,12 +168,9 @@ def if_free(lock: threading.Lock | threading.RLock, work: Callable[[], T], secon
             lock.release()
 
 
-def holds_lock() -> bool:
-    """Tell whether this thread holds a lock of `new_rlock`: then it waits for no other thread, which may be waiting for that.
-
-    A finalizer that a garbage collection calls may find itself there, on any thread.
-    """
-    return any(cast(Any, lock)._is_owned() for lock in list(_LOCKS))  # noqa: SLF001 - as below
+def is_held_here(lock: object) -> bool:
+    """Tell whether this thread holds a re-entrant lock, as a finalizer may find that a garbage collection calls amid anything."""
+    return bool(cast(Any, lock)._is_owned())  # noqa: SLF001 - there is no other way to see it
 
 
 def _after_fork() -> None:

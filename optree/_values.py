@@ -27,10 +27,10 @@ MAX_TEXT = 1 << 20
 MAX_BYTES = MAX_TEXT // 2
 MAX_CONTAINERS = 100_000
 MAX_ITEMS = 100_000
+"""Items of one value that a program gives, those of the containers in it too; what is beyond is counted, and not looked at."""
 _MOST_NUMBER = 1e15
 """More than any time in milliseconds, latency or amount of money of another program."""
 _NUMBERS = (int, float)
-"""Items of one value that a program gives, those of the containers in it too; what is beyond is counted, and not looked at."""
 _MAX_REPR = 4096
 _MAX_INT = 1 << 63
 _SHALLOW = 8

@@ -173,8 +173,10 @@ class SessionTreeBuilder(ByAddress):
     @guarded
     def end_session(self, status: Status = "ok", error: str | None = None, *, final_report: Any = None) -> None:
         """End the session, and the turns and operations still open in it. A second call does nothing."""
-        self._catch_up(self.path)
-        self._end_session(status, error, final_report)
+        try:
+            self._catch_up(self.path)
+        finally:  # an interrupt there keeps no session open
+            self._end_session(status, error, final_report)
 
     @guarded
     def _end_session(self, status: Status, error: str | None, final_report: Any = None) -> None:
@@ -272,8 +274,10 @@ class SessionTreeBuilder(ByAddress):
     @guarded
     def end_turn(self, turn: Turn, status: Status = "ok", error: str | None = None) -> None:
         """End a turn, and the operations still open in it: as ``cancelled`` if the turn is ``ok``, else as the turn."""
-        self._catch_up(turn.path)
-        self._end_turn(turn, status, error)
+        try:
+            self._catch_up(turn.path)
+        finally:  # an interrupt there keeps no turn open
+            self._end_turn(turn, status, error)
 
     @guarded
     def _end_turn(self, turn: Turn, status: Status, error: str | None = None) -> None:

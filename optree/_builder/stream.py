@@ -17,7 +17,7 @@ from typing import Literal, Protocol, TypeVar
 from msgspec import Struct
 
 from optree._background import Job, Worker
-from optree._interrupts import from_handler, is_in, pass_on, suppress
+from optree._interrupts import from_handler, is_held_here, is_in, pass_on, suppress
 from optree._nodes import Severity
 from optree._records import Entries, OpEnd, Record
 from optree._values import text
@@ -171,6 +171,11 @@ class Stream:
                 held.release()
         if self._queue and not self._awake and self._delivering is not True:  # else the compiled path, which delivers it
             self._rouse()
+
+    @property
+    def is_in_step(self) -> bool:
+        """True if this thread is in a step."""
+        return is_held_here(self._lock)
 
     def together(self, work: Callable[[], T]) -> T:
         """Call *work*, and return its result. The compiled path delivers all records of its steps at its end, in one write.

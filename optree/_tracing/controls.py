@@ -141,8 +141,8 @@ def load(what: str | Path, directory: Directory | None = None) -> Loaded:
     return recovery.load(what, directory or RUNTIME.directory())
 
 
-before_flush: list[Callable[[], object]] = []
-"""Called ahead of a flush: each reads what was noted, and is still to be recorded."""
+before_flush: list[Callable[[float], bool]] = []
+"""Called ahead of a flush, with the seconds that are left: each reads what was noted, and tells whether that is recorded."""
 
 
 def flush(level: Literal["write", "sync", "snapshot", "export"] = "write", timeout: float = 5.0) -> bool:
@@ -167,10 +167,9 @@ def flush(level: Literal["write", "sync", "snapshot", "export"] = "write", timeo
     try:
         until = monotonic() + timeout
         RUNTIME.end_abandoned()
-        for read in before_flush if level != "export" else ():
-            read()
         if level == "export":
             return RUNTIME.mirroring.flush(max(0.0, until - monotonic()))
+        are_read = [read(max(0.0, until - monotonic())) for read in before_flush]
         for store in list(RUNTIME.stores.values()) if level == "sync" else ():
             store.stream.flush()
             store.sync_soon()
@@ -180,7 +179,7 @@ def flush(level: Literal["write", "sync", "snapshot", "export"] = "write", timeo
         elif level == "snapshot":
             RUNTIME.leaving.settle_ended(list(RUNTIME.stores.values()))
             done.append(settle_left(max(0.0, until - monotonic())))
-        return all(done) and not RUNTIME.unsaved and not RUNTIME.counts()["lost"]
+        return all(are_read) and all(done) and not RUNTIME.unsaved and not RUNTIME.counts()["lost"]
     except RecursionError:
         FAULTS.stack += 1
     except Exception as error:  # noqa: BLE001 - as in `current`

@@ -217,6 +217,8 @@ class ModelResult(OpResult):
         parts = [part for one in answers(answer) for told in one.messages for part in message(told).parts]
         if calls := [part for part in parts if isinstance(part, ToolCallPart) and part.name]:
             told = [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in calls]
+            if self._op.bare.attributes.get(BROKEN_OFF_CALLS) == told:  # at the end of a turn within
+                return
             self._op.builder.set_op(self._op, **{BROKEN_OFF_CALLS: told})
             names = f"a call of {calls[0].name}" if len(calls) == 1 else f"{len(calls)} function calls"
             self._op.log(f"the answer broke off behind {names}")

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from optree._ids import new_txn
-from optree._interrupts import WeakMembers, new_rlock, pass_on, suppress
+from optree._interrupts import WeakMembers, is_held_here, new_rlock, pass_on, suppress
 from optree._nodes import OperationNode
 from optree._store.files.shared import SharedBytes
 from optree._syscalls import calls
@@ -326,6 +326,11 @@ class Account:
         self._problem = f"a budget is not shared ({why}): each process counts its own calls alone until it is"
         report_problem(self._problem)
         RUNTIME.problems.resolve(self._problem, over=False)
+
+
+def is_changing() -> bool:
+    """Tell whether this thread is changing what some budget knows."""
+    return any(is_held_here(account._lock) for account in list(_ALL))  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - of this module
 
 
 _ALL: Final = WeakMembers[Account]()

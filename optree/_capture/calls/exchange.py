@@ -14,20 +14,22 @@ from http import HTTPStatus
 from threading import RLock
 from time import monotonic
 from typing import Any, Final, Self
-from weakref import WeakMethod
+from weakref import WeakMethod, ref
 
 from optree._background import Job, Worker
 from optree._builder import Op
 from optree._capture.calls.bodies import JSON, MOST_BYTES, Body, loads
-from optree._capture.calls.observed import AnswerOverWire, JoinedAnswer, ObservedCall, client_call, ended_by
+from optree._capture.calls.observed import AnswerOverWire, ClientCall, JoinedAnswer, ObservedCall, client_call, ended_by
+from optree._capture.calls.program import PROGRAM
 from optree._capture.calls.refusals import STATUS_CODE, Refusal, failure_in, refusal_as_text, refusal_in, refusal_of
 from optree._capture.calls.requests import Asked
-from optree._interrupts import holds_lock, if_free, new_rlock, pass_on, suppress
+from optree._interrupts import if_free, new_rlock, pass_on, suppress
 from optree._nodes import Severity
 from optree._tracing.controls import before_flush
 from optree._tracing.failures import class_of_error, class_of_status, status_of, was_not_sent
 from optree._tracing.faults import fault, guarded
 from optree._tracing.results import name_model
+from optree._tracing.spending import is_changing
 from optree._values import is_list, is_object
 
 _REDIRECTED: Final = int(HTTPStatus.MULTIPLE_CHOICES)
@@ -53,11 +55,11 @@ _reading: deque[Exchange] = deque()
 
 
 class Exchange:
-    """One attempt of a call. Pieces of its body are noted as they pass, and read by the worker, the last by `ended`."""
+    """One attempt of a call. Pieces of its body are noted as they pass, and read by the worker, the last by who ends it."""
 
     __slots__ = (
         *("_asked", "_began", "_body", "_call", "_chunks", "_is_over", "_kind", "_limit", "_lock", "_noted", "_number", "_read_to"),
-        *("_ending", "_is_at_work", "_is_left"),
+        *("_client", "_ending", "_is_at_work", "_is_handed_over", "_is_left"),
         *("__weakref__", "_refusal", "_result", "_status", "_whole", "sent"),
     )
 
@@ -84,8 +86,13 @@ class Exchange:
         self._is_over = self._asked = self._is_at_work = False
         self._ending: tuple[BaseException | None] | None = None
         """What the body ended by, once it has."""
+        self._is_handed_over = False
+        """True if who reads it just now is to end it."""
         self._is_left = False
         """True if its op is about to end with the turn or session around it."""
+        client = client_call()
+        self._client: ref[ClientCall] | None = None if client is None else ref(client)
+        """What it is sent by: another thread may end it."""
         call.begins()
         self._number = call.attempts
 
@@ -213,44 +220,53 @@ class Exchange:
 
     @guarded
     def _catch_up(self, until: float) -> None:
-        """Have the worker read what was noted, since the op is about to end; *until* that monotonic time it is waited for.
+        """Have the worker read what was noted, since the op is about to end; *until* that monotonic time it is waited for, if it may be.
 
-        Here a handler's exception would break off the reading. Nobody is waited for by a thread that may hold what he waits for.
+        Here a handler's exception would break off the reading.
         """
+        if self._call.is_inherited:
+            return
         self._is_left = True
         _reading.appendleft(self)
-        if not holds_lock():
+        if not _DRAIN.ask(first=True):
+            self._go_on(0.0)  # there can be no thread
+        elif self._may_wait():
             _DRAIN.wait(max(0.0, until - monotonic()), first=True)
 
-    def _go_on(self, seconds: float) -> bool:
-        """Read what was noted, and end what is to be ended. False if another thread is at it for *seconds* more, or this one already is.
+    def _may_wait(self) -> bool:
+        """Tell whether this thread holds nothing that the reader of answers waits for: finalizers come anywhere."""
+        return not (PROGRAM.is_held_here or is_changing() or self._call.op.builder.core.stream.is_in_step)
 
-        Who is at it ends, behind that, what was to be ended meanwhile.
+    def _go_on(self, seconds: float, *, ends: bool = False) -> bool:
+        """Read what was noted, or end it. False if another thread is at it for *seconds* more, or this one already is.
+
+        Who is at it ends, behind that, what was handed over to it meanwhile.
         """
-        lock = self._lock
-        if lock is None:
-            return self._step()
-        while done := if_free(lock, self._step, 0.0) or (not holds_lock() and if_free(lock, self._step, seconds)):
-            if self._ending is None or self._is_over or self._call.is_inherited:
+        step = partial(self._step, ends=ends)
+        if self._lock is None:
+            return step()
+        while done := if_free(self._lock, step, 0.0) or (seconds > 0 and self._may_wait() and if_free(self._lock, step, seconds)):
+            if not self._is_handed_over or self._is_over or self._call.is_inherited:
                 break
         return bool(done)
 
-    def _step(self) -> bool:
+    def _step(self, *, ends: bool = False) -> bool:
+        if self._call.is_inherited or self._is_over:
+            self._chunks.clear()
+            return True
         if self._is_at_work:  # called within itself, by a finalizer or a handler
             return False
         try:
             self._is_at_work = True
-            if self._call.is_inherited:
-                self._chunks.clear()
-            elif self._ending is not None:
+            if self._ending is not None and (ends or self._is_handed_over):
                 self._end(self._ending[0])
-            elif not self._is_over:
-                self._read(self._noted)
-                if self._body is not None and self._body.is_over:
-                    self._end(None)  # some programs neither read to the end nor close
-                elif self._is_left:
-                    self._is_left = False
-                    self._result.breaks_off()
+                return True
+            self._read(self._noted)
+            if self._body is not None and self._body.is_over:
+                self._end(None)  # some programs neither read to the end nor close
+            elif self._is_left:
+                self._is_left = False
+                self._result.breaks_off()
         finally:
             self._is_at_work = False
         return True
@@ -309,7 +325,7 @@ class Exchange:
         elif body is not None and is_stream:
             self._result.take(value)
             self._refusal = failure_in(value) or self._refusal
-            if is_object(value) and _is_last(value):
+            if is_object(value) and (_is_last(value) or (value.get("choices") == [] and self._result.is_complete)):  # of OpenAI's chat
                 body.is_over = True
         elif is_object(value):
             self._result.returned(value)
@@ -321,13 +337,15 @@ class Exchange:
         """Take that no more comes, and end it, or have it ended by the thread that reads it just now."""
         if self._ending is None:
             self._ending = (error,)
-        self._go_on(_MOST_SECONDS)
+        if not self._go_on(_MOST_SECONDS, ends=True):
+            self._is_handed_over = True
+            self._go_on(0.0)  # who was at it may have gone just before
 
     def _end(self, error: BaseException | None) -> None:
         if self._is_over or self._call.is_inherited:
             return
         op, finish = self._call.op, partial(self._finish, error)
-        if self._lock is not None and self._number == self._call.attempts:
+        if self._number == self._call.attempts:
             self._unread.pop(op.path, None)
         try:
             self._is_over = True
@@ -379,7 +397,7 @@ class Exchange:
             call.fails(class_of_status(told, said, about) if told else class_of_error(error), refusal)
         is_free = told >= _REDIRECTED or was_not_sent(error)
         call.attempt_failed(self._number, said, (monotonic() - self._began) * 1e3, is_free=is_free)
-        client = client_call()
+        client = None if self._client is None else self._client()
         if is_last and (client is None or client.call is not call):  # else it may try again
             call.end_op("failed", said)
 
@@ -400,15 +418,18 @@ def _drain() -> float | None:
     return _DRAIN_SECONDS if _reading else None
 
 
-def _drain_all() -> None:
-    """Have the worker read all that was noted; here where there is none."""
-    if not _DRAIN.wait(_MOST_SECONDS, first=True):
+def _drain_all(seconds: float) -> bool:
+    """Have the worker read all that was noted, here where there is none; False if that takes longer than *seconds*."""
+    if _reading or _DRAIN.is_running:
+        if _DRAIN.ask(first=True):
+            return _DRAIN.wait(seconds, first=True)
         _drain()
+    return True
 
 
 def _is_last(event: dict[str, Any]) -> bool:
-    """Tell whether an event is the last of a stream that has anything: of OpenAI's chat the one that has the usage and no choices."""
-    if event.get("type") in _LAST or event.get("done") is True or (event.get("choices") == [] and is_object(event.get("usage"))):
+    """Tell whether an event is the last of a stream that has anything."""
+    if event.get("type") in _LAST or event.get("done") is True:
         return True
     return is_object(told := event.get("metadata")) and is_object(told.get("usage"))  # Bedrock's
 

@@ -15,7 +15,7 @@ from weakref import ref
 from optree._builder import Op, Turn
 from optree._builder.outcome import outcome
 from optree._capture.calls.requests import Asked
-from optree._interrupts import if_free, new_rlock, suppress
+from optree._interrupts import if_free, is_held_here, new_rlock, suppress
 from optree._providers.messages import TextPart, ToolCallPart, ToolResultPart, answers, message
 from optree._tracing.budgets import common, outside
 from optree._tracing.context import ABANDONED, Scope, ingress
@@ -54,6 +54,11 @@ class Program:
         self._opened: _Opened | None = None
         self._answered: deque[tuple[Op, Turn, list[str]]] = deque()
         """Ops that have ended and whose turns are still to be looked at."""
+
+    @property
+    def is_held_here(self) -> bool:
+        """True if this thread is beginning a call, or ending a turn."""
+        return is_held_here(self._lock)
 
     def here(self) -> Scope | None:
         """Return the session that was begun last for calls outside of one."""

@@ -18,7 +18,7 @@ from optree._capture.replay.text_answers import (
     usage_as,
     whole_answer_by_text,
 )
-from optree._nodes import USAGE_AT_START, OperationNode, Tokens
+from optree._nodes import USAGE_AT_START, OperationNode, Tokens, is_placeholder
 from optree._tracing.failures import BODY_TYPE, ERROR_BODY, ERROR_TYPE
 from optree._tracing.results import BROKEN_OFF_CALLS
 from optree._values import decode, encode, is_list, is_object, objects_of
@@ -90,7 +90,7 @@ def _failed_as_recorded(call: RecordedCall, path: str, query: str) -> StoredRepl
         headers = {"content-type": kind} if kind else {}
         return StoredReply(status, {**headers, **NOT_AGAIN, **_request_id(node)}, body)
     why = known.get(ERROR_TYPE)
-    if STATUS_CODE not in known and why in ("network", "timeout", None):
+    if STATUS_CODE not in known and (why in ("network", "timeout") or _failed_with_turn(node)):
         come = (node.reasoning, known.get(USAGE_AT_START), _tokens_of(node), known.get(BROKEN_OFF_CALLS))  # what came had no text
         begun = _broken_off(call, path, query) if any(one is not None for one in come) else None
         if begun is not None or why is not None:
@@ -121,9 +121,14 @@ def _broken_off(call: RecordedCall, path: str, query: str) -> StoredReply | None
     if refusal is not None:
         told = text_body_of(refusal, "") if isinstance(refusal, str) else error_body_of(refusal, path, query, call.request)
         return StoredReply(int(HTTPStatus.OK), headers, body + told[1])
-    is_left = node.status == "cancelled" or ERROR_TYPE not in known  # by the program, or with the turn that failed around it
+    is_left = node.status == "cancelled" or _failed_with_turn(node)
     why = "" if is_left else node.error or "the connection broke"
     return StoredReply(int(HTTPStatus.OK), headers, body, known.get(ERROR_TYPE) == "timeout", why)
+
+
+def _failed_with_turn(node: OperationNode) -> bool:
+    """Tell whether an op was ended with the turn that failed around it, not by itself."""
+    return ERROR_TYPE not in node.attributes and any(is_placeholder(entry.id) for entry in node.accounting)
 
 
 def _tokens_of(node: OperationNode) -> Tokens | None:
@@ -203,7 +208,7 @@ def broken_body_of(
     if interface in ("chat", "completions"):
         return _EVENTS, b"".join(map(_event, events[: max(1, len(events) - 1)]))  # but for the end of a choice
     last = max((at for at, one in enumerate(events) if _has_come(one)), default=0)
-    last += interface == "anthropic" and bool(calls) and calls[-1].is_whole  # the end of its block
+    last += interface == "anthropic" and bool(calls) and calls[-1].is_closed  # the end of its block
     return _EVENTS, b"".join(_event(one, name=True) for one in events[: last + 1])
 
 
@@ -211,7 +216,7 @@ def _has_come(event: dict[str, Any]) -> bool:
     """Tell whether an event of a stream has some of the text, of the reasoning or of a function call, or ends that."""
     kind = str(event["type"])
     is_called = _member(event, "item").get("type") == "function_call" and kind == "response.output_item.done"
-    return is_called or ("delta" in kind and kind != "message_delta") or kind.startswith("tool-call")
+    return is_called or ("delta" in kind and kind != "message_delta") or kind == "tool-call-start"
 
 
 def text_body_of(said: str, kind: str) -> tuple[str, bytes]:

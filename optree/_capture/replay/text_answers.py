@@ -40,27 +40,20 @@ class BrokenOffCall(NamedTuple):
     name: str
     arguments: str
     """As JSON, whose end may be missing."""
-
-    @property
-    def is_whole(self) -> bool:
-        """True if all arguments had come."""
-        return self._read() is not None
+    is_closed: bool
+    """True if it is known that all of them had come: Anthropic ends the block of a call."""
 
     @property
     def decoded(self) -> Any:
         """The arguments as a value; none where they are not whole."""
-        found = self._read()
-        return {} if found is None else found
+        with suppress(DecodeError):
+            return json.decode(self.arguments)
+        return {}
 
     @property
     def named(self) -> dict[str, Any]:
         """The name and the arguments, as OpenAI has them."""
         return {"name": self.name, "arguments": self.arguments}
-
-    def _read(self) -> Any:
-        with suppress(DecodeError):
-            return json.decode(self.arguments)
-        return None
 
 
 def broken_off_calls(attributes: Mapping[str, Any]) -> list[BrokenOffCall]:
@@ -69,8 +62,9 @@ def broken_off_calls(attributes: Mapping[str, Any]) -> list[BrokenOffCall]:
     found: list[BrokenOffCall] = []
     for one in filter(is_object, told if is_list(told) else ()):
         identity, sent = one.get("id"), one.get("arguments")
-        arguments = sent if isinstance(sent, str) else "" if sent is None else encode(sent).decode()
-        found.append(BrokenOffCall(identity if isinstance(identity, str) else None, str(one.get("name")), arguments))
+        arguments = sent if isinstance(sent, str) else encode(sent).decode() if sent else ""
+        is_closed = is_object(sent) and bool(sent)  # an empty one is what a call begins with
+        found.append(BrokenOffCall(identity if isinstance(identity, str) else None, str(one.get("name")), arguments, is_closed))
     return found
 
 
@@ -160,13 +154,13 @@ def _anthropic(come: _Come) -> dict[str, Any]:
 
 
 def _cohere(come: _Come) -> dict[str, Any]:
-    kinds = [*({"type": "thinking", "thinking": one} for one in come.thoughts), {"type": "text", "text": come.said}]
+    kinds: list[Any] = [{"type": "thinking", "thinking": one} for one in come.thoughts]
+    kinds += [{"type": "text", "text": come.said}] if come.said or not come.calls else []
     return {"id": _HEAD["id"], "message": {"role": "assistant", "content": kinds, "tool_calls": come.functions}}
 
 
 def _bedrock(come: _Come) -> dict[str, Any]:
-    used = [{"toolUse": {"toolUseId": one.id, "name": one.name, "input": one.decoded}} for one in come.calls]
-    return {"output": {"message": {"role": "assistant", "content": [*({"text": one} for one in come.texts), *used]}}}
+    return {"output": {"message": {"role": "assistant", "content": [{"text": one} for one in come.texts]}}}
 
 
 _ANSWERS: Final[Mapping[str, Callable[[_Come], dict[str, Any]]]] = {

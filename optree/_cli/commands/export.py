@@ -136,7 +136,7 @@ def export(
     if as_json:
         show_json({"to": to, "collector": sender.endpoint, "sessions": reports, "others": others, "problems": problems})
     else:
-        _show(reports, problems, sender.endpoint, "--pending" if to == OTEL else f"{' '.join(wanted)} --to {to}")
+        _show(reports, problems, sender.endpoint, "--pending" if to == OTEL else f"{' '.join(wanted)} --to {to}{' --verbatim' * verbatim}")
         _tell_others(others)
     if not is_whole or not all(report.whole for report in reports):
         raise typer.Exit(1 if is_whole else DAMAGED)

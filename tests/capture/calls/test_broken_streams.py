@@ -250,6 +250,39 @@ def test_an_exception_of_the_programs_own_transport(provider):
     assert (ConnectionResetError, ConnectionResetError) == (expected, found)
 
 
+def test_an_exception_without_a_class(provider):
+    """A stream that ends by an exception of the transport's own, which has no class, does not end well in a replay."""
+
+    class GoneError(Exception):
+        pass
+
+    class Breaking(httpx.SyncByteStream):
+        def __iter__(self):
+            yield CHAT_EVENTS.pieces[0]
+            raise GoneError("gone")
+
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, headers={"content-type": EVENTS}, stream=Breaking()))
+
+    def ask():
+        with httpx.Client(transport=transport) as client:
+            sent = {"model": "gpt-5", "messages": QUESTION, "stream": True}
+            with client.stream("POST", f"{provider.url}/v1/chat/completions", json=sent) as answer:
+                return read(answer.iter_lines())[1:]
+
+    expected, found, _, _ = twice(provider, [CHAT], ask)
+    assert (GoneError, "gone") == expected
+    assert (httpx.ReadError, "GoneError: gone") == found
+
+
+def test_a_call_of_which_nothing_but_the_name_had_come(provider):
+    """It is not given as a whole call without arguments, which an agent would make."""
+    reply = in_events(_STARTED[:2], 2)
+    ask = lines_of("/v1/messages", {"model": "claude-5", "messages": QUESTION, "stream": True}, calls_in)
+    expected, found, _, _ = twice(provider, [reply], lambda: ask(provider.url))
+    assert "weather" == expected[0]
+    assert expected == found
+
+
 def test_a_program_by_aiohttp_that_is_slow_to_read(provider):
     """What came of the answer is there when the program comes to it."""
     provider.says(cut(CHAT_EVENTS, 2))

@@ -3,6 +3,7 @@
 import json
 import threading
 from time import sleep
+from weakref import WeakMethod
 
 import httpx
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import optree
 from optree._capture.calls.begin import begin
 from optree._capture.calls.bodies import Body
+from optree._capture.calls.observed import one_client_call
 from optree._capture.calls.program import PROGRAM
 from optree._values import decode
 from optree.testing import capture
@@ -29,10 +31,10 @@ def chunk(text, end=None, usage=None, choice=0):
     )
 
 
-def asked():
+def asked(status=200):
     """Return an exchange whose answer's head has come."""
     exchange = begin("POST", "api.openai.com", "/v1/chat/completions", ASKED)
-    exchange.responded(200, HEAD, None)
+    exchange.responded(status, HEAD, None)
     return exchange
 
 
@@ -161,6 +163,61 @@ def zip_raw(response):
     raw = response.iter_raw()
     yield from (next(raw), next(raw))
     response.extensions["kept"] = raw
+
+
+def test_usage_that_is_told_first():
+    """An event with usage and no choices that comes ahead of the answer is not its end."""
+    with capture(), optree.session("agent"), optree.turn():
+        exchange = asked()
+        exchange.note(b'data: {"choices": [], "usage": {"prompt_tokens": 10, "completion_tokens": 0, "total_tokens": 10}}\n\n')
+        optree.flush()
+        exchange.note(chunk("It rains", "stop", USAGE))
+        exchange.ended(None)
+        assert ("ok", ["It rains"], [5]) == said(exchange.op.node)
+
+
+def test_a_refused_answer_that_is_closed_behind_the_retry():
+    """Nothing is kept of attempts that are over, in whichever order they end."""
+    with capture(), optree.session("agent") as session, optree.turn(), one_client_call():
+        refused = asked(503)
+        again = asked()
+        again.note(chunk("It rains", "stop", USAGE))
+        again.ended(None)
+        refused.ended(GeneratorExit())
+        assert {} == session.builder.core.unread
+        assert (refused.op, 1) == (again.op, len(again.op.turn.node.ops))
+
+
+def test_an_attempt_that_another_thread_ends():
+    """An attempt that was refused is not the end of its call, though another thread finds that out: the client may try again."""
+    with capture(), optree.session("agent"), optree.turn(), one_client_call():
+        refused = asked(503)
+        thread = threading.Thread(target=refused.ended, args=(None,))
+        thread.start()
+        thread.join()
+        again = asked()
+        again.note(chunk("It rains", "stop", USAGE))
+        again.ended(None)
+        assert (refused.op, "ok") == (again.op, again.op.node.status)
+
+
+def test_an_interrupt_of_the_end_of_a_turn():
+    """An exception out of a signal's handler that comes while an answer is read keeps no turn and no session open."""
+
+    class Interrupted:
+        def read(self, _until):
+            raise KeyboardInterrupt
+
+    reader = Interrupted()
+    with capture():
+        builder = optree.SessionTreeBuilder("agent")
+        turn = builder.begin_turn()
+        builder.core.unread["1.1"] = WeakMethod(reader.read)
+        with pytest.raises(KeyboardInterrupt):
+            turn.end()
+        with pytest.raises(KeyboardInterrupt):
+            builder.end_session()
+    assert (True, True) == (turn.node.ended_at is not None, builder.node.ended_at is not None)
 
 
 @pytest.mark.parametrize("read_by", ["worker", "turn"])
