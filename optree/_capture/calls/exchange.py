@@ -59,7 +59,7 @@ class Exchange:
 
     __slots__ = (
         *("_asked", "_began", "_body", "_call", "_chunks", "_is_over", "_kind", "_limit", "_lock", "_noted", "_number", "_read_to"),
-        *("_client", "_ending", "_is_at_work", "_is_handed_over", "_is_left"),
+        *("_client", "_ending", "_is_at_work", "_is_left"),
         *("__weakref__", "_refusal", "_result", "_status", "_whole", "sent"),
     )
 
@@ -83,16 +83,15 @@ class Exchange:
         self._result = AnswerOverWire(call.op) if call.is_own else JoinedAnswer(call.op)
         self._status = 0
         self._refusal: Refusal | None = None
-        self._is_over = self._asked = self._is_at_work = False
+        self._number = 0
         self._ending: tuple[BaseException | None] | None = None
-        """What the body ended by, once it has."""
-        self._is_handed_over = False
-        """True if who reads it just now is to end it."""
+        """What the body ended by, if who reads it just now is to end it."""
         self._is_left = False
         """True if its op is about to end with the turn or session around it."""
         client = client_call()
         self._client: ref[ClientCall] | None = None if client is None else ref(client)
         """What it is sent by: another thread may end it."""
+        self._is_over = self._asked = self._is_at_work = False
         call.begins()
         self._number = call.attempts
 
@@ -237,20 +236,20 @@ class Exchange:
         """Tell whether this thread holds nothing that the reader of answers waits for: finalizers come anywhere."""
         return not (PROGRAM.is_held_here or is_changing() or self._call.op.builder.core.stream.is_in_step)
 
-    def _go_on(self, seconds: float, *, ends: bool = False) -> bool:
+    def _go_on(self, seconds: float, ending: tuple[BaseException | None] | None = None) -> bool:
         """Read what was noted, or end it. False if another thread is at it for *seconds* more, or this one already is.
 
         Who is at it ends, behind that, what was handed over to it meanwhile.
         """
-        step = partial(self._step, ends=ends)
+        step = partial(self._step, ending)
         if self._lock is None:
             return step()
         while done := if_free(self._lock, step, 0.0) or (seconds > 0 and self._may_wait() and if_free(self._lock, step, seconds)):
-            if not self._is_handed_over or self._is_over or self._call.is_inherited:
+            if self._ending is None or self._is_over or self._call.is_inherited:
                 break
         return bool(done)
 
-    def _step(self, *, ends: bool = False) -> bool:
+    def _step(self, ending: tuple[BaseException | None] | None) -> bool:
         if self._call.is_inherited or self._is_over:
             self._chunks.clear()
             return True
@@ -258,8 +257,9 @@ class Exchange:
             return False
         try:
             self._is_at_work = True
-            if self._ending is not None and (ends or self._is_handed_over):
-                self._end(self._ending[0])
+            if (ending := ending or self._ending) is not None:
+                self._end(ending[0])
+                self._ending = None  # an exception refers to much
                 return True
             self._read(self._noted)
             if self._body is not None and self._body.is_over:
@@ -335,10 +335,8 @@ class Exchange:
 
     def _over(self, error: BaseException | None) -> None:
         """Take that no more comes, and end it, or have it ended by the thread that reads it just now."""
-        if self._ending is None:
-            self._ending = (error,)
-        if not self._go_on(_MOST_SECONDS, ends=True):
-            self._is_handed_over = True
+        if not self._go_on(_MOST_SECONDS, (error,)):
+            self._ending = self._ending or (error,)
             self._go_on(0.0)  # who was at it may have gone just before
 
     def _end(self, error: BaseException | None) -> None:

@@ -76,7 +76,7 @@ def test_pieces_that_come_while_others_are_read(monkeypatch):
         exchange._asked = True  # nobody else reads it
         exchange.note(chunk("0 "))
         monkeypatch.setattr(Body, "feed", feeding)
-        exchange._step()
+        exchange._step(None)
         assert 1 == len(fed)
         monkeypatch.undo()
         exchange.ended(None)
