@@ -180,7 +180,7 @@ class SessionTreeBuilder(ByAddress):
 
     @guarded
     def _end_session(self, status: Status, error: str | None, final_report: Any = None) -> None:
-        """End the session, also within a step."""
+        """End the session, with what is read by now."""
         known, message = self._outcome(status, error)
         report = self._final_report if final_report is None else self.core.json(final_report)
         ends: list[r.SessionEnd] = []
@@ -281,7 +281,7 @@ class SessionTreeBuilder(ByAddress):
 
     @guarded
     def _end_turn(self, turn: Turn, status: Status, error: str | None = None) -> None:
-        """End a turn, also within a step."""
+        """End a turn, with what is read by now."""
         known, message = self._outcome(status, error)
         ends: list[r.TurnEnd] = []
 
@@ -291,7 +291,7 @@ class SessionTreeBuilder(ByAddress):
             left: Status = "cancelled" if known == "ok" else known
             for op in turn.node.ops:
                 if op.child_session is not None and op.child_session.ended_at is None and op.path in self.core.builders:
-                    self.core.builders[op.path]._end_session(left, message)  # noqa: SLF001 - of this class
+                    self.core.builders[op.path].end_session(left, message)
                 if (handle := self.core.ops.get(op.path)) is not None:
                     end_with_parent(handle, left, message)
             if turn.node.assistant is None and (last := last_said(turn.node)) is not None:
@@ -462,7 +462,7 @@ class SessionTreeBuilder(ByAddress):
     @guarded
     def _catch_up(self, path: str) -> None:
         """Have the answers that are under way below *path* read as far as they have come: an end of that ends their ops."""
-        if not self.core.unread:
+        if not self.core.unread or self.core.stream.is_in_step:  # then it is for the end around this one
             return
         until = monotonic() + _CATCH_UP_SECONDS
         for op, reader in self.core.unread.copy().items():
