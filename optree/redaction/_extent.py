@@ -82,6 +82,7 @@ _NO_VALUE = Pattern(
     r"|(?:None|[Nn]ull|[Tt]rue|[Ff]alse|Not supplied for this particular example\.)$"
 )
 """A placeholder, a note behind which may follow, or what is no credential."""
+_TAGS = Pattern(r"<[^<>]{0,200}>")
 _DIRECTORY = Pattern(r"(?:~|[A-Za-z]:)?(?:[/\\]+[\w.@+~-]+){2,}[/\\]?|~?(?:/[a-z_.-]*)?")
 _TEXT_TOKEN = Pattern(r"(?:[\W_ĠĊ]|\\{1,15}(?:[nrt]|u[0-9a-fA-F]{4})){0,4}(?:[A-Z]?[^\W\d_A-Z]{0,15}|[A-Z]{1,8}|\d{1,3})[\W_]{0,4}")
 _FETCHED = ("include", "omit", "same-origin")
@@ -235,6 +236,8 @@ def field(text: str, at: int, begun: int, newline: str) -> Credential | None:
         at += len(newline)
     if at == stop or _NO_VALUE.match(text, at, stop) is not None:
         return None
+    if REDACTED in (value := text[at:stop]) and not _TAGS.sub("", value).replace(REDACTED, "").strip():
+        return None  # nothing is left of it
     return Credential(at, stop, REDACTED, begun, is_open and not slashes)
 
 

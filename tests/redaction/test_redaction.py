@@ -6,7 +6,7 @@ from unittest import mock
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from optree.redaction import REDACTED, Redaction, StreamRedactor, detectors, may_hold_secret, names_secret, redact, redact_pieces
@@ -249,6 +249,7 @@ def test_nothing_is_passed_over(compiled, said):
     assert THOROUGH.spans(said) == (FILTERING if compiled else PURE).spans(said)
 
 
+@example("[[ ## password ## ]]\n<password>\n[[ ## answer ## ]]\nx <add><password>hunter</password></add>")
 @given(MIXED.map(" ".join))
 def test_once_is_enough(said):
     """What was redacted is not changed by redacting it again, and what may hold a secret is what is changed."""
