@@ -177,7 +177,7 @@ def _after_fork() -> None:
     """In a forked child: free the locks whose holders are not in it; those of the thread that forked are its own to leave."""
     for lock in list(_LOCKS):
         held: Any = lock
-        if not held._is_owned():  # noqa: SLF001 - there is no other way to see it
+        if not is_held_here(held):
             held._at_fork_reinit()  # noqa: SLF001 - as `threading` does with its own
 
 

@@ -59,7 +59,7 @@ class Exchange:
 
     __slots__ = (
         *("_asked", "_began", "_body", "_call", "_chunks", "_is_over", "_kind", "_limit", "_lock", "_noted", "_number", "_read_to"),
-        *("_client", "_ending", "_is_at_work", "_is_left"),
+        *("_client", "_ending", "_is_advancing", "_op_ends"),
         *("__weakref__", "_refusal", "_result", "_status", "_whole", "sent"),
     )
 
@@ -86,12 +86,12 @@ class Exchange:
         self._number = 0
         self._ending: tuple[BaseException | None] | None = None
         """What the body ended by, if who reads it just now is to end it."""
-        self._is_left = False
+        self._op_ends = False
         """True if its op is about to end with the turn or session around it."""
         client = client_call()
         self._client: ref[ClientCall] | None = None if client is None else ref(client)
         """What it is sent by: another thread may end it."""
-        self._is_over = self._asked = self._is_at_work = False
+        self._is_over = self._asked = self._is_advancing = False
         call.begins()
         self._number = call.attempts
 
@@ -132,7 +132,7 @@ class Exchange:
     @guarded
     def raised(self, error: BaseException) -> None:
         """Take that the request was not answered."""
-        self._over(error)
+        self._close(error)
 
     @guarded
     def retried(self, attempts: int) -> None:
@@ -168,7 +168,7 @@ class Exchange:
             return
         if self._body is not None:
             self._chunks.append((0, content))
-        self._over(None)
+        self._close(None)
 
     def _document(self, content: bytes) -> dict[str, Any] | None:
         """Return an answer that is one JSON object; None for all else, which is to be read as a `Body`."""
@@ -202,7 +202,7 @@ class Exchange:
     @guarded
     def ended(self, error: BaseException | None) -> None:
         """Take that no more comes: *error* is why, or None at the body's end; `GeneratorExit` if the program wants no more."""
-        self._over(error)
+        self._close(error)
 
     def __enter__(self) -> Self:
         return self
@@ -213,7 +213,7 @@ class Exchange:
     def drain(self) -> None:
         """Read what was noted so far."""
         self._asked = False
-        if not self._go_on(_DRAIN_SECONDS) and not self._is_over and not self._asked:  # another thread is at it
+        if not self._advance(_DRAIN_SECONDS) and not self._is_over and not self._asked:  # another thread is at it
             self._asked = True
             _reading.append(self)
 
@@ -225,18 +225,20 @@ class Exchange:
         """
         if self._call.is_inherited:
             return
-        self._is_left = True
+        self._op_ends = True
         _reading.appendleft(self)
-        if not _DRAIN.ask(first=True):
-            self._go_on(0.0)  # there can be no thread
+        if not _WORKER.start():
+            self._advance(0.0)  # there can be no thread
         elif self._may_wait():
             _DRAIN.wait(max(0.0, until - monotonic()), first=True)
+        else:
+            _DRAIN.ask(first=True)
 
     def _may_wait(self) -> bool:
         """Tell whether this thread holds nothing that the reader of answers waits for: finalizers come anywhere."""
         return not (PROGRAM.is_held_here or is_changing() or self._call.op.builder.core.stream.is_in_step)
 
-    def _go_on(self, seconds: float, ending: tuple[BaseException | None] | None = None) -> bool:
+    def _advance(self, seconds: float, ending: tuple[BaseException | None] | None = None) -> bool:
         """Read what was noted, or end it. False if another thread is at it for *seconds* more, or this one already is.
 
         Who is at it ends, behind that, what was handed over to it meanwhile.
@@ -253,10 +255,10 @@ class Exchange:
         if self._call.is_inherited or self._is_over:
             self._chunks.clear()
             return True
-        if self._is_at_work:  # called within itself, by a finalizer or a handler
+        if self._is_advancing:  # called within itself, by a finalizer or a handler
             return False
         try:
-            self._is_at_work = True
+            self._is_advancing = True
             if (ending := ending or self._ending) is not None:
                 self._end(ending[0])
                 self._ending = None  # an exception refers to much
@@ -264,11 +266,11 @@ class Exchange:
             self._read(self._noted)
             if self._body is not None and self._body.is_over:
                 self._end(None)  # some programs neither read to the end nor close
-            elif self._is_left:
-                self._is_left = False
+            elif self._op_ends:
+                self._op_ends = False
                 self._result.breaks_off()
         finally:
-            self._is_at_work = False
+            self._is_advancing = False
         return True
 
     def _read(self, until: int, *, last: bool = False) -> None:
@@ -333,14 +335,14 @@ class Exchange:
             for one in value:
                 self._result.take(one)
 
-    def _over(self, error: BaseException | None) -> None:
+    def _close(self, error: BaseException | None) -> None:
         """Take that no more comes, and end it, or have it ended by the thread that reads it just now."""
-        if not self._go_on(_MOST_SECONDS, (error,)):
+        if not self._advance(_MOST_SECONDS, (error,)):
             self._ending = self._ending or (error,)
-            self._go_on(0.0)  # who was at it may have gone just before
+            self._advance(0.0)  # who was at it may have gone just before
 
     def _end(self, error: BaseException | None) -> None:
-        if self._is_over or self._call.is_inherited:
+        if self._call.is_inherited:
             return
         op, finish = self._call.op, partial(self._finish, error)
         if self._number == self._call.attempts:
@@ -418,10 +420,11 @@ def _drain() -> float | None:
 
 def _drain_all(seconds: float) -> bool:
     """Have the worker read all that was noted, here where there is none; False if that takes longer than *seconds*."""
-    if _reading or _DRAIN.is_running:
-        if _DRAIN.ask(first=True):
-            return _DRAIN.wait(seconds, first=True)
-        _drain()
+    if not _reading and not _DRAIN.is_running:
+        return True
+    if not _WORKER.is_current and _WORKER.start():
+        return _DRAIN.wait(seconds, first=True)
+    _drain()
     return True
 
 

@@ -11,10 +11,10 @@ from optree._capture.calls.observed import CHUNKS
 from optree._capture.calls.refusals import STATUS_CODE, charset_of
 from optree._capture.replay.recorded import RecordedCall
 from optree._capture.replay.text_answers import (
-    BrokenOffCall,
+    PartialToolCall,
     answer_by_text,
-    broken_off_calls,
     interface_of,
+    partial_tool_calls,
     usage_as,
     whole_answer_by_text,
 )
@@ -63,7 +63,7 @@ def reply_of(call: RecordedCall, path: str, query: str, sent: Any = None) -> Sto
         call = RecordedCall(call.txn, node, call.request | sent)
     if node.status == "failed" and node.response is None:
         return _failed_as_recorded(call, path, query)
-    if node.status == "cancelled" and node.response is None and broken_off_calls(node.attributes):
+    if node.status == "cancelled" and node.response is None and partial_tool_calls(node.attributes):
         return _broken_off(call, path, query)
     if node.response is None or node.response.truncated:
         return None
@@ -111,7 +111,7 @@ def _broken_off(call: RecordedCall, path: str, query: str) -> StoredReply | None
     model = call.request.get("model") if is_object(call.request) else None
     if not isinstance(said, str):
         return None
-    calls = broken_off_calls(known)
+    calls = partial_tool_calls(known)
     begun = broken_body_of(said, thought, model, known.get(USAGE_AT_START), path, call.request, tokens=_tokens_of(node), calls=calls)
     if begun is None:
         return None
@@ -190,7 +190,7 @@ def broken_body_of(
     request: Any,
     *,
     tokens: Tokens | None = None,
-    calls: Sequence[BrokenOffCall] = (),
+    calls: Sequence[PartialToolCall] = (),
 ) -> tuple[str, bytes] | None:
     """Return the content type and body of a stream that broke off, by what had come of it; None where that is not known.
 

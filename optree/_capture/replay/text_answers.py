@@ -33,7 +33,7 @@ _INTERFACES: Final = (
 _HEAD: Final = {"id": "recorded", "created": 0, "created_at": 0}
 
 
-class BrokenOffCall(NamedTuple):
+class PartialToolCall(NamedTuple):
     """A function call in a stream that broke off, as far as it had come."""
 
     id: str | None
@@ -56,15 +56,15 @@ class BrokenOffCall(NamedTuple):
         return {"name": self.name, "arguments": self.arguments}
 
 
-def broken_off_calls(attributes: Mapping[str, Any]) -> list[BrokenOffCall]:
+def partial_tool_calls(attributes: Mapping[str, Any]) -> list[PartialToolCall]:
     """Return the function calls that had come when the stream of an op broke off."""
     told = attributes.get(BROKEN_OFF_CALLS)
-    found: list[BrokenOffCall] = []
+    found: list[PartialToolCall] = []
     for one in filter(is_object, told if is_list(told) else ()):
         identity, sent = one.get("id"), one.get("arguments")
         arguments = sent if isinstance(sent, str) else encode(sent).decode() if sent else ""
         is_closed = is_object(sent) and bool(sent)  # an empty one is what a call begins with
-        found.append(BrokenOffCall(identity if isinstance(identity, str) else None, str(one.get("name")), arguments, is_closed))
+        found.append(PartialToolCall(identity if isinstance(identity, str) else None, str(one.get("name")), arguments, is_closed))
     return found
 
 
@@ -74,13 +74,13 @@ def interface_of(path: str) -> str | None:
     return next((name for end, name in _INTERFACES if low.endswith(end)), None)
 
 
-class _Come(NamedTuple):
-    """What had come of an answer."""
+class _PartialAnswer(NamedTuple):
+    """What had come of an answer when it broke off."""
 
     said: str
     thought: str
     model: Any
-    calls: Sequence[BrokenOffCall]
+    calls: Sequence[PartialToolCall]
 
     @property
     def head(self) -> dict[str, Any]:
@@ -101,42 +101,42 @@ class _Come(NamedTuple):
 
 
 def answer_by_text(
-    interface: str | None, said: str, thought: str, model: Any, calls: Sequence[BrokenOffCall] = ()
+    interface: str | None, said: str, thought: str, model: Any, calls: Sequence[PartialToolCall] = ()
 ) -> dict[str, Any] | None:
     """Return an answer that has not ended, by its text, reasoning and function calls; None where the interface is not known."""
     made = _ANSWERS.get(interface or "")
-    return None if made is None else made(_Come(said, thought, model, calls))
+    return None if made is None else made(_PartialAnswer(said, thought, model, calls))
 
 
-def _gemini(come: _Come) -> dict[str, Any]:
+def _gemini(come: _PartialAnswer) -> dict[str, Any]:
     parts: list[Any] = [*({"text": one, "thought": True} for one in come.thoughts), *({"text": one} for one in come.texts)]
     parts += [{"functionCall": {"name": one.name, "args": one.decoded} | ({"id": one.id} if one.id else {})} for one in come.calls]
     return {"candidates": [{"content": {"role": "model", "parts": parts}, "index": 0}], "modelVersion": come.model}
 
 
-def _ollama(come: _Come) -> dict[str, Any]:
+def _ollama(come: _PartialAnswer) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": come.said} | ({"thinking": come.thought} if come.thought else {})
     if come.calls:
         message["tool_calls"] = [{"function": {"name": one.name, "arguments": one.decoded}} for one in come.calls]
     return {"model": come.model, "message": message, "done": False}
 
 
-def _generate(come: _Come) -> dict[str, Any]:
+def _generate(come: _PartialAnswer) -> dict[str, Any]:
     return {"model": come.model, "response": come.said, "done": False} | ({"thinking": come.thought} if come.thought else {})
 
 
-def _chat(come: _Come) -> dict[str, Any]:
+def _chat(come: _PartialAnswer) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": come.said}
     message |= {"reasoning_content": come.thought} if come.thought else {}
     message |= {"tool_calls": come.functions} if come.calls else {}
     return come.head | {"object": "chat.completion", "choices": [{"index": 0, "message": message}]}
 
 
-def _completions(come: _Come) -> dict[str, Any]:
+def _completions(come: _PartialAnswer) -> dict[str, Any]:
     return come.head | {"object": "text_completion", "choices": [{"index": 0, "text": come.said, "finish_reason": None}]}
 
 
-def _responses(come: _Come) -> dict[str, Any]:
+def _responses(come: _PartialAnswer) -> dict[str, Any]:
     output: list[Any] = [{"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": one}]} for one in come.thoughts]
     content: list[Any] = [{"type": "output_text", "text": come.said, "annotations": []}]
     output += [{"type": "message", "id": "msg", "role": "assistant", "content": content}] if come.said else []
@@ -144,7 +144,7 @@ def _responses(come: _Come) -> dict[str, Any]:
     return come.head | {"object": "response", "output": output, "parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
 
 
-def _anthropic(come: _Come) -> dict[str, Any]:
+def _anthropic(come: _PartialAnswer) -> dict[str, Any]:
     blocks: list[Any] = [
         *({"type": "thinking", "thinking": one, "signature": ""} for one in come.thoughts),
         *({"type": "text", "text": one} for one in come.texts),
@@ -153,17 +153,17 @@ def _anthropic(come: _Come) -> dict[str, Any]:
     return come.head | {"type": "message", "role": "assistant", "content": blocks}
 
 
-def _cohere(come: _Come) -> dict[str, Any]:
+def _cohere(come: _PartialAnswer) -> dict[str, Any]:
     kinds: list[Any] = [{"type": "thinking", "thinking": one} for one in come.thoughts]
     kinds += [{"type": "text", "text": come.said}] if come.said or not come.calls else []
     return {"id": _HEAD["id"], "message": {"role": "assistant", "content": kinds, "tool_calls": come.functions}}
 
 
-def _bedrock(come: _Come) -> dict[str, Any]:
+def _bedrock(come: _PartialAnswer) -> dict[str, Any]:
     return {"output": {"message": {"role": "assistant", "content": [{"text": one} for one in come.texts]}}}
 
 
-_ANSWERS: Final[Mapping[str, Callable[[_Come], dict[str, Any]]]] = {
+_ANSWERS: Final[Mapping[str, Callable[[_PartialAnswer], dict[str, Any]]]] = {
     "gemini": _gemini,
     "ollama": _ollama,
     "generate": _generate,

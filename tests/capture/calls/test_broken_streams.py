@@ -14,6 +14,10 @@ from optree._nodes import Tokens
 from optree._values import decode
 from optree.testing import capture, replay
 from tests.capture.calls.test_wire import COHERE, COHERE_EVENTS, GEMINI, OLLAMA_LINES, PARTS
+from tests.capture.clients.test_bedrock import CALLS as BEDROCK_CALLS
+from tests.capture.clients.test_bedrock import MODEL, converse_stream
+from tests.capture.clients.test_bedrock import QUESTION as BEDROCK_QUESTION
+from tests.capture.clients.test_bedrock import client as bedrock
 from tests.capture.conftest import twice
 from tests.capture.provider import EVENTS, Reply
 from tests.capture.replay.test_replay import llms, told
@@ -518,7 +522,29 @@ def message_to_its_end(url):
     return stream
 
 
-TO_THE_END = [(chat_to_its_end, CHAT_EVENTS), (response_to_its_end, RESPONSE_EVENTS), (message_to_its_end, MESSAGE_EVENTS)]
+def ollama_to_its_end(url):
+    """Read Ollama's chat as far as the last line, and leave the stream open."""
+    client = httpx.Client()
+    asked = client.build_request("POST", f"{url}/api/chat", json={"model": "qwen", "messages": QUESTION})
+    stream = client.send(asked, stream=True)
+    lines = stream.iter_lines()
+    next(line for line in lines if json.loads(line)["done"])
+    stream.extensions["kept"] = lines
+    return stream
+
+
+def bedrock_to_its_end(url):
+    """Read ConverseStream as far as what it took, and leave the stream open."""
+    stream = bedrock(url).converse_stream(modelId=MODEL, messages=BEDROCK_QUESTION)["stream"]
+    next(event for event in stream if "metadata" in event)
+    return stream
+
+
+TO_THE_END = [
+    (chat_to_its_end, CHAT_EVENTS), (response_to_its_end, RESPONSE_EVENTS), (message_to_its_end, MESSAGE_EVENTS),
+    (ollama_to_its_end, Reply(*(json.dumps(line).encode() + b"\n" for line in OLLAMA_LINES), kind="application/x-ndjson")),
+    (bedrock_to_its_end, next(reply for call, reply, *_ in BEDROCK_CALLS if call is converse_stream)),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("ask", "reply"), TO_THE_END)

@@ -94,9 +94,9 @@ def test_a_thread_that_holds_what_the_reader_waits_for():
         with httpx.Client(transport=transport) as client, PROGRAM.apart():
             response = client.send(client.build_request("POST", "http://api/v1/chat/completions", content=ASKED), stream=True)
             with PROGRAM._lock:
-                assert sent == list(zip_raw(response))
+                assert sent == list(two_pieces(response))
                 [exchange] = [reader().__self__ for reader in PROGRAM._session.builder.core.unread.values()]
-                while not exchange._is_at_work:  # the reader ends the op, and so its turn, for which it needs the lock
+                while not exchange._is_advancing:  # the reader ends the op, and so its turn, for which it needs the lock
                     sleep(0.001)
                 response.close()
             closed.set()
@@ -158,7 +158,7 @@ class Pieces(httpx.SyncByteStream):
         raise AssertionError("the program reads no further")
 
 
-def zip_raw(response):
+def two_pieces(response):
     """Yield two pieces of a response, and leave it open."""
     raw = response.iter_raw()
     yield from (next(raw), next(raw))
@@ -237,11 +237,11 @@ def test_an_answer_whose_turn_ends_in_its_middle(read_by):
 
 def test_the_end_of_a_turn_waits_no_longer_than_it_says():
     """Where the reader of answers is stuck, a turn ends all the same."""
-    stuck, go_on = threading.Event(), threading.Event()
+    stuck, go_on, waited_in_vain = threading.Event(), threading.Event(), []
 
     def feeding(*_args, **_kwargs):
         stuck.set()
-        go_on.wait(30)
+        waited_in_vain.append(not go_on.wait(30))
         return iter(())
 
     with pytest.MonkeyPatch.context() as patch, capture(), optree.session("agent"):
@@ -250,6 +250,6 @@ def test_the_end_of_a_turn_waits_no_longer_than_it_says():
             exchange = asked()
             exchange.note(chunk("It rains"))
             assert stuck.wait(30)
-        assert (True, False) == (turn.node.ended_at is not None, go_on.is_set())
+        assert (True, []) == (turn.node.ended_at is not None, waited_in_vain)
         go_on.set()
         exchange.ended(None)
