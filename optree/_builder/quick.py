@@ -9,7 +9,7 @@ from optree import _nodes as nodes
 from optree import _records as records
 from optree import _speed as speed
 from optree import _values as values
-from optree._builder import entries, figures, handles
+from optree._builder import entries, figures, handles, histories
 from optree._builder.core import Core, Encoded
 from optree._builder.guard import FAULTS, UNRECORDED, fault
 from optree._builder.session_tree import SessionTreeBuilder
@@ -59,6 +59,7 @@ def install() -> None:
     ):
         speed.quicken(entries, "read_entries")
         speed.quicken(values, "_is_plain")
+        speed.quicken(histories, "is_same")
         speed.quicken(Stream, "leave", "together")
         speed.quicken(handles.Op, "log", "think", "chunk", "account", "end")
         speed.quicken(SessionTreeBuilder, "begin_op")

@@ -86,19 +86,23 @@ def _body(value: Any) -> Any:
 
 def model_of(answer: dict[str, Any]) -> str | None:
     """Return the model that an answer says it is from."""
+    for name in _MODELS:
+        if isinstance(model := answer.get(name), str):
+            return model
     held = answer.get("response_metadata")
-    for block in (answer, held) if is_object(held) else (answer,):
-        for name in _MODELS:
-            if isinstance(model := block.get(name), str):
-                return model
-    return None
+    return model_of(held) if is_object(held) else None
 
 
 def provider_of(value: object, answer: dict[str, Any]) -> str | None:
-    """Return the provider, by the client whose object it is, or by what the answer says itself."""
+    """Return the provider, by what the answer says itself, or by the client whose object it is."""
+    return provider_in(answer) or _PROVIDERS.get(type(value).__module__.partition(".")[0])
+
+
+def provider_in(answer: dict[str, Any]) -> str | None:
+    """Return the provider, if the answer names one."""
     held = answer.get("response_metadata")
     name = held.get("model_provider") if is_object(held) else answer.get("provider")
-    return name if isinstance(name, str) else _PROVIDERS.get(type(value).__module__.partition(".")[0])
+    return name if isinstance(name, str) else None
 
 
 class Assembly:

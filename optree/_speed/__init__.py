@@ -26,7 +26,7 @@ else:
         _twins = None
 
 
-CONTRACT = 23
+CONTRACT = 24
 """Rises whenever the two sides expect something else of each other: what was compiled before, in a checkout, is then left alone."""
 
 

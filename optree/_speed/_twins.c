@@ -212,8 +212,8 @@ static const struct {
 } TWINS[] = {
     {"log", log_twin, &nothing}, {"think", think_twin, &nothing}, {"chunk", chunk_twin, &nothing}, {"account", account_twin, &nothing},
     {"end", end_twin, &nothing}, {"begin_op", begin_op_twin, &unrecorded}, {"read_entries", read_entries_twin, NULL},
-    {"leave", leave_twin, NULL}, {"together", together_twin, NULL}, {"_is_plain", is_plain_twin, NULL}, {"_bare", bare_twin, NULL}, {"_begun", begun_twin, NULL},
-    {"__get__", exit_twin, NULL}, {"__enter__", enter_twin, NULL},
+    {"leave", leave_twin, NULL}, {"together", together_twin, NULL}, {"_is_plain", is_plain_twin, NULL}, {"is_same", is_same_twin, NULL}, {"_bare", bare_twin, NULL}, {"_begun", begun_twin, NULL},
+    {"__get__", exit_twin, NULL}, {"__enter__", enter_twin, NULL}, {"begin", begin_twin, NULL}, {"finish", finish_twin, NULL},
 };
 
 static PyObject *

@@ -69,17 +69,25 @@ any_detached(void)
     return !none;
 }
 
+/* Tell whether an op that begins where *before* is would be plain; it may leave an error where not. */
+static int
+is_plain_place(PyObject *before)
+{
+    PyObject *core = NULL;
+    int plain = scope_type != NULL && !any_detached() && is_plain_scope(before)
+        && (core = core_of(GET(GET(before, scope, session), handle, builder))) != NULL && GET(core, core, redacted) == Py_False;
+    Py_XDECREF(core);
+    return plain;
+}
+
 /* Return the scope that a plain op would begin in here, a new reference; NULL, perhaps with an error, where it would not be plain. */
 static PyObject *
 plain_place(void)
 {
-    PyObject *before = NULL, *core = NULL;
-    if (scope_type == NULL || any_detached() || PyContextVar_Get(current, NULL, &before) < 0
-        || before == NULL || !is_plain_scope(before) || (core = core_of(GET(GET(before, scope, session), handle, builder))) == NULL
-        || GET(core, core, redacted) != Py_False) {
+    PyObject *before = NULL;
+    if (scope_type == NULL || PyContextVar_Get(current, NULL, &before) < 0 || before == NULL || !is_plain_place(before)) {
         Py_CLEAR(before);
     }
-    Py_XDECREF(core);
     return before;
 }
 
@@ -234,6 +242,26 @@ scope_of(PyObject *instrument, PyObject *before, PyObject *handle, PyObject *hol
     return scope;
 }
 
+/* As `OpScope.begin`. */
+static PyObject *
+begin_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    Py_ssize_t given = PyVectorcall_NARGS(nargsf);
+    PyObject *kind = given >= 2 && given <= 4 && kwnames == NULL && scope_type != NULL ? kind_of(args[0]) : NULL;
+    PyObject *arguments = kind == text_tool && given == 4 ? args[3] : Py_None;
+    if (kind == NULL || !(arguments == Py_None || PyDict_CheckExact(arguments)) || !is_plain_place(args[1])
+        || (kind == text_llm && GET(args[1], scope, budget) != Py_None)) {
+        PyErr_Clear();
+        PLAINLY;
+    }
+    PyObject *handle = begin_at(args[0], args[1], arguments), *scope = NULL;
+    if (handle != NULL) {
+        scope = scope_of(args[0], args[1], handle, given > 2 ? args[2] : Py_None);
+        Py_DECREF(handle);
+    }
+    return scope; /* without it the op is ended by who undoes this begin */
+}
+
 /* Begin a call's op, and put its scope in place. */
 static int
 enter_call(Piece *piece, PyObject **handle)
@@ -348,24 +376,41 @@ piece_result(PyObject *self, PyObject *value)
     return Py_NewRef(value);
 }
 
+/* Tell whether an op ends by `Op.end` alone, if it went well; it may leave an error where not. */
+static int
+ends_plainly(PyObject *op)
+{
+    PyObject *core = NULL;
+    int plain = is_a(op, op_type) && GET(op, op, spending) == Py_None && !any_detached() && (core = core_of(GET(op, op, builder))) != NULL
+        && GET(core, core, epoch) == zero; /* not forked since: the op may be the parent's */
+    Py_XDECREF(core);
+    return plain;
+}
+
 /* End an op that went well, and leave its scope; 0 where that is not plain, -1 for an error. */
 static int
 end_plainly(PyObject *scope)
 {
-    PyObject *op = GET(scope, scope, op), *core = NULL, *here = NULL;
-    if (!is_a(op, op_type) || GET(op, op, spending) != Py_None || any_detached() || PyContextVar_Get(current, NULL, &here) < 0 || here != scope
-        || (core = core_of(GET(op, op, builder))) == NULL) {
+    PyObject *op = GET(scope, scope, op), *here = NULL;
+    int plain = ends_plainly(op) && PyContextVar_Get(current, NULL, &here) == 0 && here == scope;
+    Py_XDECREF(here);
+    if (!plain) {
         PyErr_Clear();
-        Py_XDECREF(here);
-        return 0;
-    }
-    int is_older = GET(core, core, epoch) != zero; /* forked since: the op may be the parent's */
-    Py_DECREF(here);
-    Py_DECREF(core);
-    if (is_older) {
         return 0;
     }
     return done(call_with(op, text_end, text_ok)) < 0 || leave_scope(scope) < 0 ? -1 : 1;
+}
+
+/* As `_Instrument.finish` of one for ops. */
+static PyObject *
+finish_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    if (PyVectorcall_NARGS(nargsf) != 4 || kwnames != NULL || args[2] != text_ok || args[3] != Py_None || scope_type == NULL
+        || kind_of(args[0]) == NULL || !ends_plainly(args[1])) {
+        PyErr_Clear();
+        PLAINLY;
+    }
+    return call_with(args[1], text_end, text_ok);
 }
 
 /* As the Python piece's `leave`, behind its guard: with the exception that a `with` statement gives its `__exit__`. */

@@ -10,7 +10,7 @@
 #error "optree's compiled parts rely on the interpreter's lock; optree runs without them"
 #endif
 
-#define CONTRACT 23 /* as in optree/_speed/__init__.py: rises whenever the two sides expect something else of each other */
+#define CONTRACT 24 /* as in optree/_speed/__init__.py: rises whenever the two sides expect something else of each other */
 
 /* Find where a type keeps an attribute; -1 and an error if it is not in a slot. */
 static Py_ssize_t

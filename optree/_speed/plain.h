@@ -107,6 +107,53 @@ plain_json(PyObject *value)
     return data;
 }
 
+/* As `histories.is_same`; -1 where that is nested too deep for it. */
+static int
+is_same(PyObject *value, PyObject *copy, int depth)
+{
+    if (!Py_IS_TYPE(value, Py_TYPE(copy))) {
+        return 0;
+    }
+    if (PyUnicode_CheckExact(value)) {
+        return value == copy || PyUnicode_Compare(value, copy) == 0;
+    }
+    if (PyLong_CheckExact(value)) {
+        return PyObject_RichCompareBool(value, copy, Py_EQ) == 1;
+    }
+    if (PyFloat_CheckExact(value)) {
+        double one = PyFloat_AS_DOUBLE(value), other = PyFloat_AS_DOUBLE(copy);
+        return isnan(one) ? isnan(other) : one == other && signbit(one) == signbit(other);
+    }
+    int same = depth > SHALLOW ? -1 : 1;
+    if (PyDict_CheckExact(value)) {
+        PyObject *key, *item, *known, *kept;
+        Py_ssize_t place = 0, beside = 0;
+        same = PyDict_GET_SIZE(value) == PyDict_GET_SIZE(copy) ? same : 0;
+        while (same == 1 && PyDict_Next(value, &place, &key, &item) && PyDict_Next(copy, &beside, &known, &kept)) {
+            same = PyUnicode_CheckExact(key) && PyUnicode_CheckExact(known) && is_same(key, known, depth) == 1 ? is_same(item, kept, depth + 1) : 0;
+        }
+        return same;
+    }
+    if (PyList_CheckExact(value) || PyTuple_CheckExact(value)) {
+        same = PySequence_Fast_GET_SIZE(value) == PySequence_Fast_GET_SIZE(copy) ? same : 0;
+        for (Py_ssize_t place = 0; same == 1 && place < PySequence_Fast_GET_SIZE(value); place++) {
+            same = is_same(PySequence_Fast_GET_ITEM(value, place), PySequence_Fast_GET_ITEM(copy, place), depth + 1);
+        }
+        return same;
+    }
+    return value == copy && (value == Py_None || PyBool_Check(value));
+}
+
+static PyObject *
+is_same_twin(PyObject *twin, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    int same = PyVectorcall_NARGS(nargsf) != 2 || kwnames != NULL ? -1 : is_same(args[0], args[1], 0);
+    if (same < 0) {
+        PLAINLY;
+    }
+    return PyBool_FromLong(same);
+}
+
 static int
 is_container(PyObject *value)
 {

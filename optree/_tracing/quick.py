@@ -31,4 +31,4 @@ def install() -> None:
     ):
         speed.quicken(wrapping, "_begun")
         speed.quicken(holding.Exit, "__get__")
-        speed.quicken(scopes.OpScope, "__enter__")
+        speed.quicken(scopes.OpScope, "__enter__", "begin", "finish")

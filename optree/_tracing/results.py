@@ -98,16 +98,12 @@ class OpResult(Result):
 class ModelResult(OpResult):
     """A model's answer: a provider's is read, whole or in chunks. Without `optree._providers.answers` it is a result like others."""
 
-    __slots__ = ("_assembly", "_is_read", "_named", "_room")
     decoded = False
     """True where all that is taken is JSON that was decoded."""
-
-    def __init__(self, op: Op) -> None:
-        super().__init__(op)
-        self._assembly: Assembly | None = None
-        self._named = self._is_read = False
-        self._room = MAX_TEXT
-        """Characters of the answer's text that are still recorded as they come."""
+    _assembly: Assembly | None = None
+    _named = _is_read = False
+    _room = MAX_TEXT
+    """Characters of the answer's text that are still recorded as they come."""
 
     def _record(self, value: Any) -> None:
         self._op.response(value)  # which is looked at before the end
@@ -241,7 +237,7 @@ class ModelResult(OpResult):
         from optree._providers.answers import model_of
 
         op, model = self._op, model_of(answer)
-        asked = name_model(op, model, provider)
+        asked = self._asked(model, provider)
         figures = usage.read(answer)
         known = is_known(figures)
         if status == "ok" or known:  # else the op's end records how its call ended, with unknown tokens
@@ -253,6 +249,10 @@ class ModelResult(OpResult):
             is_openai = (called_model(op.bare)[0] or "").startswith("openai")
             asked_by = f"; OpenAI's chat streams them if asked, {_ASKED}" if is_openai and "choices" in answer else ""
             self._say(f"an answer of {model or 'a model'} tells no tokens and counts with 0{asked_by}")
+
+    def _asked(self, model: object, provider: object) -> object:
+        """Return the model that the op asks; it is noted which one answers, if the op does not say that."""
+        return name_model(self._op, model, provider)
 
     def _unread(self, value: object) -> None:
         """Report a result that is neither text nor data, where nothing is known of what the call took."""

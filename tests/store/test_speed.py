@@ -23,7 +23,7 @@ from hypothesis import settings as examples
 from optree import Op, SessionTreeBuilder, __version__
 from optree import _speed as speed
 from optree import _values as values
-from optree._builder import Stream, entries, handles, quick
+from optree._builder import Stream, entries, handles, histories, quick
 from optree._builder.handles import respond_at_end
 from optree._builder.stream import Wants
 from optree._providers import answers, usage
@@ -49,6 +49,7 @@ TWINS = [
     (Stream, "leave"),
     (Stream, "together"),
     (values, "_is_plain"),
+    (histories, "is_same"),
 ]
 compiled = pytest.mark.skipif(
     not speed.compiled() and (os.environ.get("OPTREE_PURE") or not os.environ.get("CI")),
@@ -460,6 +461,30 @@ def test_what_is_written_as_it_is():
         expected = [values._is_plain(value, 0, [room]) for value in VALUES for room in (inf, 1.0)]
     assert {True, False} == set(expected)
     assert expected == [values._is_plain(value, 0, [room]) for value in VALUES for room in (inf, 1.0)]
+
+
+@compiled
+def test_which_values_are_the_same():
+    """The twin tells of any two values what the Python function tells, copies of them and such as differ in a type or an order alike."""
+    several = [
+        *VALUES,
+        1.0,
+        -0.0,
+        0.0,
+        False,
+        2**70,
+        {"a": {"b": [1]}},
+        {"b": 1, "a": 2},
+        {"a": 2, "b": 1},
+        [[1], 2],
+        ["x", 1],
+        {"a": None},
+    ]
+    pairs = [(one, other) for one in several for other in [*several, histories.copied(one), json.loads('"ab"')]]
+    with plainly():
+        expected = [histories.is_same(*pair) for pair in pairs]
+    assert {True, False} == set(expected)
+    assert expected == [histories.is_same(*pair) for pair in pairs]
 
 
 def calls(stream):

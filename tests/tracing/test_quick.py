@@ -220,7 +220,29 @@ def without_a_session():
     Context().run(outside)
 
 
-PROGRAMS = [many_arguments, strange_values, failures, tasks, blocks, generators, budgets, sessions, without_a_session]
+def as_hooks_do():
+    """Begin and end ops as hooks of clients and frameworks do, where a scope is given."""
+    place = Library()
+    for arguments in (None, {}, {"query": "x"}, {"messages": ["m"], "query": "x"}, {"odd": Strange()}):
+        for kind in ("tool", "llm", "system"):
+            for holder in (None, weakref.ref(place)):
+                for status, error in (("ok", None), ("failed", "ValueError: x"), ("ok", "beside"), ("cancelled", None)):
+                    scope = scopes.OpScope(kind, "hooked", {"known": 1})
+                    within = scope.begin(context.here(), holder, arguments)
+                    below = scope.begin(within)
+                    scope.finish(below.op, "ok", None)
+                    scope.finish(within.op, status, error)
+                    scope.finish(within.op, "ok", None)
+    with contextlib.suppress(BudgetExceeded), optree.budget(calls=1):
+        for _ in range(2):
+            scope = scopes.OpScope("llm", "within a budget", {})
+            scope.finish(scope.begin(context.here()).op, "ok", None)
+    with optree.session("sub"):
+        scope = scopes.OpScope("llm", "without a turn", {})
+        scope.finish(scope.begin(context.here()).op, "ok", None)
+
+
+PROGRAMS = [many_arguments, strange_values, failures, tasks, blocks, generators, budgets, sessions, without_a_session, as_hooks_do]
 
 
 def told(program):
@@ -265,7 +287,11 @@ def test_it_is_taken():
         with optree.llm("z") as op:
             assert op is context.CURRENT.get().op
     assert {"Twin"} == {
-        type(place).__name__ for place in (vars(wrapping)["_begun"], vars(holding.Exit)["__get__"], scopes.OpScope.__enter__)
+        type(place).__name__
+        for place in (
+            *(vars(wrapping)["_begun"], vars(holding.Exit)["__get__"], scopes.OpScope.__enter__),
+            *(scopes.OpScope.begin, scopes.OpScope.finish),
+        )
     }
 
 

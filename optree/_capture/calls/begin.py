@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from optree._builder.core import Encoded
 from optree._capture.calls.exchange import MOST_TOGETHER, Exchange
-from optree._capture.calls.observed import TOLD, ObservedCall, client_call
+from optree._capture.calls.observed import TOLD, ClientCall, ObservedCall, client_call
 from optree._capture.calls.program import PROGRAM
 from optree._capture.calls.requests import Asked, read
 from optree._interrupts import pass_on
@@ -40,11 +40,12 @@ def begin_asked(asked: Asked | None) -> Exchange | None:
         return None
     if (told := TOLD.get()) is not None:
         told.asks()
+    client = client_call()
     try:
-        call = _call(asked)
+        call = _call(asked, client)
     except BudgetExceeded as refusal:
-        raise (refusal if client_call() is None else CarriedRefusal(refusal)) from None
-    return None if call is None else Exchange(call, asked.parameters)
+        raise (refusal if client is None else CarriedRefusal(refusal)) from None
+    return None if call is None else Exchange(call, asked.parameters, client)
 
 
 def begin_unasked(asked: Asked) -> Exchange | None:
@@ -66,13 +67,14 @@ def begin_unasked(asked: Asked) -> Exchange | None:
 
 def is_wanted() -> bool:
     """Tell whether a request may be recorded: if optree was switched off, as an attempt of a call that is open since before."""
+    if RUNTIME.config.enabled or context.here() is not None:
+        return True
     client = client_call()
-    return RUNTIME.config.enabled or context.here() is not None or (client is not None and client.call is not None)
+    return client is not None and client.call is not None
 
 
-def _call(asked: Asked) -> ObservedCall | None:
+def _call(asked: Asked, client: ClientCall | None) -> ObservedCall | None:
     """Return the call that a request belongs to; None if it begins one while optree is switched off."""
-    client = client_call()
     if client is not None and client.call is not None and client.call.is_open:
         return client.call
     where = context.here()
@@ -95,7 +97,7 @@ def _call(asked: Asked) -> ObservedCall | None:
     else:
         call = _begun(asked, where)
         if where is not None and where.op is not None and isinstance(where.op.call, ObservedCall):
-            where.op.call.below.append(call.op)
+            where.op.call.below += (call.op,)
     if client is not None:
         client.call = call
     return call
@@ -111,7 +113,7 @@ def _begun(asked: Asked, where: Scope | None) -> ObservedCall:
         begun = scope.begin(where) if where is not None else PROGRAM.begin(scope, asked)
         own: Any = begun.op
         own.builder.set_request(own, asked.parameters, asked.messages)
-        return ObservedCall(own, scope.finish)
+        return ObservedCall(own, scope.finish, asked.model)
 
     try:
         if where is None or where.budget is not None or not 0 < asked.size <= MOST_TOGETHER:  # it may wait, or take long

@@ -19,7 +19,7 @@ from weakref import WeakMethod, ref
 from optree._background import Job, Worker
 from optree._builder import Op
 from optree._capture.calls.bodies import JSON, MOST_BYTES, Body, loads
-from optree._capture.calls.observed import AnswerOverWire, ClientCall, JoinedAnswer, ObservedCall, client_call, ended_by
+from optree._capture.calls.observed import AnswerOverWire, ClientCall, JoinedAnswer, ObservedCall, ended_by
 from optree._capture.calls.program import PROGRAM
 from optree._capture.calls.refusals import STATUS_CODE, Refusal, failure_in, refusal_as_text, refusal_in, refusal_of
 from optree._capture.calls.requests import Asked
@@ -57,41 +57,38 @@ _reading: deque[Exchange] = deque()
 class Exchange:
     """One attempt of a call. Pieces of its body are noted as they pass, and read by the worker, the last by who ends it."""
 
-    __slots__ = (
-        *("_asked", "_began", "_body", "_call", "_chunks", "_is_over", "_kind", "_limit", "_lock", "_noted", "_number", "_read_to"),
-        *("_client", "_ending", "_is_advancing", "_op_ends"),
-        *("__weakref__", "_refusal", "_result", "_status", "_whole", "sent"),
-    )
+    _is_over = True
+    """True once no more of it is recorded, and until its begin is."""
+    _asked = _is_advancing = False
+    _status = _number = _noted = _read_to = 0
+    _kind = ""
+    """The answer's content type."""
+    _lock: RLock | None = None
+    """Held while it is read; None where no pieces come, which the worker might read as well."""
+    _limit = MOST_BYTES
+    """If more bytes than this were noted, pieces that wait are left out."""
+    _body: Body | None = None
+    _whole: dict[str, Any] | None = None
+    """The answer, if that came as one document and is read already."""
+    _refusal: Refusal | None = None
+    _ending: tuple[BaseException | None] | None = None
+    """What the body ended by, if who reads it just now is to end it."""
+    _op_ends = False
+    """True if its op is about to end with the turn or session around it."""
+    _client: ref[ClientCall] | None = None
+    """What it is sent by: another thread may end it."""
 
-    def __init__(self, call: ObservedCall, sent: dict[str, Any]) -> None:
+    def __init__(self, call: ObservedCall, sent: dict[str, Any], client: ClientCall | None) -> None:
         self._call = call
         self.sent = sent
         """The members of the request but for the messages."""
         self._began = monotonic()
-        self._lock: RLock | None = None
-        """Held while it is read; None where no pieces come, which the worker might read as well."""
         self._chunks: deque[tuple[int, bytes]] = deque()
         """Pieces of the body that wait, each with the number of bytes ahead of it."""
-        self._noted = self._read_to = 0
-        self._limit = MOST_BYTES
-        """If more bytes than this were noted, pieces that wait are left out."""
-        self._body: Body | None = None
-        self._whole: dict[str, Any] | None = None
-        """The answer, if that came as one document and is read already."""
-        self._kind = ""
-        """Its content type."""
-        self._result = AnswerOverWire(call.op) if call.is_own else JoinedAnswer(call.op)
-        self._status = 0
-        self._refusal: Refusal | None = None
-        self._number = 0
-        self._ending: tuple[BaseException | None] | None = None
-        """What the body ended by, if who reads it just now is to end it."""
-        self._op_ends = False
-        """True if its op is about to end with the turn or session around it."""
-        client = client_call()
-        self._client: ref[ClientCall] | None = None if client is None else ref(client)
-        """What it is sent by: another thread may end it."""
-        self._is_over = self._asked = self._is_advancing = False
+        self._result = AnswerOverWire(call.op, call.model) if call.is_own else JoinedAnswer(call.op)
+        if client is not None:
+            self._client = ref(client)
+        self._is_over = False
         call.begins()
         self._number = call.attempts
 
@@ -101,7 +98,7 @@ class Exchange:
         return self._call.op
 
     def __del__(self) -> None:
-        if not getattr(self, "_is_over", True):  # else it never came so far
+        if not self._is_over:
             self.ended(GeneratorExit())
 
     @property
@@ -143,30 +140,32 @@ class Exchange:
     @guarded
     def responded(self, status: int, headers: Iterable[tuple[bytes, bytes]], content: bytes | None) -> None:
         """Take an answer's head, and its *content*, if that is there already; else each piece of it is noted as it comes."""
-        if self._call.is_inherited:
+        call, body = self._call, None
+        if call.is_inherited:
             return
         self._status = status
         told = {name: value.decode("latin-1") for key, value in headers if (name := key.lower()) in _HEADERS}
-        self._kind = told.get(b"content-type", "")
+        self._kind = kind = told.get(b"content-type", "")
         if content is None or (answer := self._document(content)) is None:
-            self._body = Body(self._kind if status < _REDIRECTED else "", "" if content is not None else told.get(b"content-encoding", ""))
+            body = Body(kind if status < _REDIRECTED else "", "" if content is not None else told.get(b"content-encoding", ""))
+            self._body = body
         else:
             self._whole, self._noted = answer, len(content)
-        if self._call.is_own and (found := next((told[name] for name in _REQUEST_IDS if name in told), None)):
-            self._call.op.builder.set_op(self._call.op, request_id=found)
+        if call.is_own and (found := next((told[name] for name in _REQUEST_IDS if name in told), None)):
+            call.op.builder.set_op(call.op, request_id=found)
         if status < _REDIRECTED:
-            self._call.is_answered = True
-            if self._call.is_refused:
-                self._call.op.builder.set_op(self._call.op, **{STATUS_CODE: status})
+            call.is_answered = True
+            if call.is_refused:
+                call.op.builder.set_op(call.op, **{STATUS_CODE: status})
         else:
-            self._call.is_under_way = False  # some clients try again before they have read or closed it
-        if self._body is not None and self._body.is_stream:
+            call.is_under_way = False  # some clients try again before they have read or closed it
+        if body is not None and body.is_stream:
             self._limit = _MOST_WAITING
         if content is None:
             self._lock = new_rlock()
             self._unread[self.op.path] = WeakMethod(self._catch_up)
             return
-        if self._body is not None:
+        if body is not None:
             self._chunks.append((0, content))
         self._close(None)
 
@@ -243,9 +242,9 @@ class Exchange:
 
         Who is at it ends, behind that, what was handed over to it meanwhile.
         """
-        step = partial(self._step, ending)
         if self._lock is None:
-            return step()
+            return self._step(ending)
+        step = partial(self._step, ending)
         while done := if_free(self._lock, step, 0.0) or (seconds > 0 and self._may_wait() and if_free(self._lock, step, seconds)):
             if self._ending is None or self._is_over or self._call.is_inherited:
                 break
@@ -342,15 +341,15 @@ class Exchange:
             self._advance(0.0)  # who was at it may have gone just before
 
     def _end(self, error: BaseException | None) -> None:
-        if self._call.is_inherited:
-            return
-        op, finish = self._call.op, partial(self._finish, error)
-        if self._number == self._call.attempts:
+        op = self._call.op
+        if self._lock is not None and self._number == self._call.attempts:
             self._unread.pop(op.path, None)
         try:
             self._is_over = True
-            is_quick = op.spending is None and self._whole is not None and self._noted <= MOST_TOGETHER
-            op.builder.core.stream.together(finish) if is_quick else finish()
+            if op.spending is None and self._whole is not None and self._noted <= MOST_TOGETHER:
+                op.builder.core.stream.together(partial(self._finish, error))
+            else:
+                self._finish(error)
             self._call.ended()
         except BaseException as raised:  # an interrupt, or a fault: what is begun is done whole
             self._is_over, self._call.is_under_way = True, False
@@ -361,10 +360,14 @@ class Exchange:
         """Read what was noted last, and end what that ends."""
         self._read(self._noted, last=True)
         call, body = self._call, self._body
+        refusal = self._refusal
+        if error is None and body is None and refusal is None and self._status < _REDIRECTED:  # it came whole, and is an answer
+            self._result.ended("ok")
+            call.end_op("ok", None)
+            return
         if isinstance(error, GeneratorExit) and body is not None and (body.is_over or self._result.is_complete):
             error = None
         status, said = ended_by(error)
-        refusal = self._refusal
         if refusal is not None and status != "failed":
             status, said = "failed", refusal.message or "the answer is an error"
         flaw, is_unread = None if body is None else body.flaw, False

@@ -16,7 +16,7 @@ from optree._capture.calls.refusals import Refusal
 from optree._interrupts import suppress
 from optree._nodes import USAGE_AT_START, AccountingEntry, Status, is_placeholder
 from optree._providers import usage
-from optree._providers.answers import Piece, model_of, provider_of, whole
+from optree._providers.answers import Piece, model_of, provider_in, whole
 from optree._providers.server_tools import server_tools
 from optree._providers.usage import SERVER_TOOLS
 from optree._tracing.budgets import CarriedRefusal
@@ -42,28 +42,30 @@ _MOST_CHUNKS: Final = 1000
 class ObservedCall:
     """One call of a model: an op of its own, or the open one of the program's that it is made in. That it is forgotten ends it too."""
 
+    attempts = 0
+    failure: FailureClass | None = None
+    """Why the last attempt failed; for an op of the program's it is the end of that which tells it."""
+    refusal: Refusal | None = None
+    """What the provider said of that."""
+    is_answered = False
+    """True once a model has begun to answer: what comes after that is another call."""
+    is_under_way = False
+    """True while an attempt is: what comes meanwhile is another call, as of a guard or of a task beside."""
+    is_refused = False
+    """True once an attempt was: its status is the op's, until another comes."""
+    below: tuple[Op, ...] = ()
+    """Ops of further calls that the program makes in its own, this one's, and has not accounted for in it."""
+    _failed: AccountingEntry | None = None
+    """What the last attempt was accounted for by, if that failed."""
+    _is_told = False
+    """True once the program has accounted for this one."""
     _finish: Callable[[Op, Status, str | None], None] | None = None
 
-    def __init__(self, op: Op, finish: Callable[[Op, Status, str | None], None] | None) -> None:
+    def __init__(self, op: Op, finish: Callable[[Op, Status, str | None], None] | None, model: str | None = None) -> None:
         self.op = op
+        self.model = model
+        """The model that the op was begun with, which has its provider then too."""
         self._forked_at = RUNTIME.forked_at
-        self.attempts = 0
-        self._failed: AccountingEntry | None = None
-        """What the last attempt was accounted for by, if that failed."""
-        self.failure: FailureClass | None = None
-        """Why it failed; for an op of the program's it is the end of that which tells it."""
-        self.provider_error: dict[str, Any] = {}
-        """Attributes by which the op has what the provider said of that, likewise."""
-        self.is_answered = False
-        """True once a model has begun to answer: what comes after that is another call."""
-        self.is_under_way = False
-        """True while an attempt is: what comes meanwhile is another call, as of a guard or of a task beside."""
-        self.is_refused = False
-        """True once an attempt was: its status is the op's, until another comes."""
-        self.below: list[Op] = []
-        """Ops of further calls that the program makes in its own, this one's, and has not accounted for in it."""
-        self._is_told = False
-        """True once the program has accounted for this one."""
         self._finish = finish  # last: what an interrupt leaves half made is not for `__del__` to end
 
     @property
@@ -85,15 +87,20 @@ class ObservedCall:
         """Note that an attempt begins: one that failed before it counts as an attempt of this call, not as a call of its own."""
         self.attempts += 1
         self.is_under_way = True
-        entry, self._failed = self._failed, None
-        self.fails(None, None)
-        if entry is not None and entry.status == "failed":
-            tried_again(self.op, entry)
+        if self.attempts > 1:
+            entry, self._failed = self._failed, None
+            self.fails(None, None)
+            if entry is not None and entry.status == "failed":
+                tried_again(self.op, entry)
 
     def fails(self, failure: FailureClass | None, refusal: Refusal | None) -> None:
         """Note why the attempt failed, and what the provider said of that."""
-        self.failure = failure
-        self.provider_error = {} if refusal is None else refusal.attributes
+        self.failure, self.refusal = failure, refusal
+
+    @property
+    def provider_error(self) -> dict[str, Any]:
+        """Return the attributes by which the op has what the provider said of its failure."""
+        return {} if self.refusal is None else self.refusal.attributes
 
     def is_below(self, entry: AccountingEntry) -> bool:
         """Tell whether the program accounts in this op for a call that has an op of its own below it, with these tokens."""
@@ -107,7 +114,7 @@ class ObservedCall:
         for op in self.below:
             same = next((one for one in op.bare.accounting if one.tokens == entry.tokens), None)
             if same is not None:
-                self.below.remove(op)
+                self.below = tuple(one for one in self.below if one is not op)
                 if entry.cost_usd is not None:
                     account_again(op, same, entry.cost_usd)
                 return True
@@ -162,11 +169,11 @@ class ObservedCall:
 class AnswerOverWire(ModelResult):
     """An answer as it comes over the wire."""
 
-    __slots__ = ("_chunks",)
     decoded = True
 
-    def __init__(self, op: Op) -> None:
+    def __init__(self, op: Op, model: str | None = None) -> None:
         super().__init__(op)
+        self._model = model
         self._chunks: list[list[int] | None] = []
         """What `CHUNKS` says: Gemini's client sends the content of each chunk back as one of its own, or none if one has no parts."""
 
@@ -190,12 +197,15 @@ class AnswerOverWire(ModelResult):
         if answer is None:
             super().returned(value)
         else:
-            self._answered(answer, provider_of(value, answer))
+            self._answered(answer, provider_in(answer))
 
     def failed(self, value: Any) -> None:
         """Record an answer that is an error; it may have usage."""
         if (answer := whole(value, decoded=True)) is not None:
-            self._answered(answer, provider_of(value, answer), "failed")
+            self._answered(answer, provider_in(answer), "failed")
+
+    def _asked(self, model: object, provider: object) -> object:
+        return self._model or super()._asked(model, provider)
 
     def _record(self, value: Any) -> None:
         respond_at_end(self._op, value)  # which follows
@@ -222,8 +232,6 @@ def _text_size(part: Any) -> int:
 
 class JoinedAnswer(AnswerOverWire):
     """An answer to an op of the program's, which may record it itself. What the program does not say is recorded at the op's end."""
-
-    __slots__ = ()
 
     def _record(self, value: Any) -> None:
         self._op.response(value)
@@ -295,6 +303,8 @@ def _end(call: ObservedCall, error: BaseException | None) -> None:
 
 def ended_by(error: BaseException | None) -> tuple[Status, str | None]:
     """Return how a call ended, without credentials: clients' exceptions name whole addresses."""
+    if error is None:
+        return "ok", None
     status, said = outcome(error)
     return status, None if said is None else redact(said)
 

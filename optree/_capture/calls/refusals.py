@@ -67,8 +67,11 @@ def _is_error(value: dict[str, Any]) -> bool:
 
 def _error_of_choice(value: dict[str, Any]) -> Any:
     """Return the error that an answer of OpenRouter's has in one of its choices; None of another."""
-    choices = value.get("choices")
-    return next((one["error"] for one in choices if is_object(one) and is_object(one.get("error"))), None) if is_list(choices) else None
+    if is_list(choices := value.get("choices")):
+        for one in choices:
+            if is_object(one) and is_object(error := one.get("error")):
+                return error
+    return None
 
 
 def refusal_as_text(data: bytes, kind: str) -> Refusal:

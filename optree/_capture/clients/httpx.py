@@ -53,10 +53,11 @@ def _send(
     sending = _sending.get(id(request))
     if type(content) is not bytes or (sending is not None and sending() is not None) or not is_on():
         return None
-    exchange = begin(request.method, request.url.host, request.url.path, content)
+    url = request.url
+    exchange = begin(request.method, url.host, path := url.path, content)
     if exchange is None:
         return None
-    answer = ACTIVE.answer(exchange.op, request.url.path, request.url.query.decode("latin-1"), exchange.sent)
+    answer = ACTIVE.answer(exchange.op, path, url.query.decode("latin-1"), exchange.sent)
     given = None if answer is None else functools.partial(_given, module, request, answer, is_stream=bool(kwargs.get("stream")))
     return _Sending((id(request), id(content)), exchange, noted, given)
 
@@ -106,9 +107,8 @@ class _Sending(SentRequest):
 
     def begin(self) -> None:
         """Note that the request, and its body, are being sent."""
-        known: ref[_Sending] = ref(self)
-        for one in self._sent:
-            _sending[one] = known
+        request, body = self._sent
+        _sending[request] = _sending[body] = ref(self)
 
     def raised(self, error: BaseException) -> None:
         """End the exchange, and note that nothing is being sent."""
@@ -116,8 +116,9 @@ class _Sending(SentRequest):
         super().raised(error)
 
     def _forget(self) -> None:
-        for one in self._sent:
-            _sending.pop(one, None)
+        request, body = self._sent
+        _sending.pop(request, None)
+        _sending.pop(body, None)
 
     @guarded
     def returned(self, response: Any) -> None:
