@@ -25,7 +25,7 @@ def ls(
 
     Each with its agent, its state (running, interrupted, ended, failed or damaged; incomplete if something of it is lost), its start,
     duration (of one that was interrupted: at least), tokens, cost and size; where a program recorded several in one run, with the first
-    of them: optree tree, cost, logs and export take it with --run.
+    of them: optree tree, cost, logs, messages and export take it with --run.
 
     Example: [bold]optree ls -n 10[/bold]
     """

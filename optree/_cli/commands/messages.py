@@ -6,16 +6,17 @@ import shutil
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from optree._cli.options import Json, SessionsDir, directory
+from optree._cli.options import Json, SessionsDir, WholeRun, directory
 from optree._cli.options import complete_txn as _complete
 from optree._cli.screen import complain, paint, show, show_json, unpainted, working
-from optree._cli.sessions import open_session, say_lost
+from optree._cli.sessions import open_run, open_session, say_lost, say_run
+from optree._store.reading.recovery import Loaded
 from optree._visible import coloured
-from optree.errors import SetupError
+from optree.errors import NotFoundError, SetupError
 from optree.redaction import redact
 
 if TYPE_CHECKING:
@@ -71,10 +72,11 @@ def messages(
     form: Annotated[
         MessageFormat, typer.Option("--format", help="text, json, md or mermaid.", show_choices=False, metavar="FORMAT")
     ] = MessageFormat.TEXT,
+    whole_run: WholeRun = False,
     sessions_dir: SessionsDir = None,
     as_json: Json = False,
 ) -> None:
-    """Show what the agents of a session said to each other, from any perspective.
+    """Show what the agents of a session said to each other, from any perspective, or with --run of each that the program recorded.
 
     The views, each with what may go with it:
 
@@ -97,60 +99,108 @@ def messages(
     """
     if view in _OF_A_MESSAGE and message is None:
         raise SetupError(f"--view {view} is about one message: add --message ID (optree messages --view timeline shows the ids)")
-    viewer = _viewer(txn, sessions_dir)
-    ask = _ask(viewer, agent or [], message, heard)
     form = MessageFormat.JSON if as_json else form
-    if form is MessageFormat.JSON:
-        _json(view, viewer, ask)
+    if whole_run and form is MessageFormat.MERMAID:
+        raise SetupError("a diagram shows one session, and --run means several: name one of them (optree ls)")
+    asked = _Asked(view, tuple(agent or ()), message, heard)
+    code = 0
+    if whole_run and not _is_of_events(txn):
+        run = open_run(txn, directory(sessions_dir), verbatim=True)
+        code = 0 if run.is_whole else DAMAGED
+        found = _those_with([(loaded.txn, _of_session(loaded)) for loaded, _ in run.sessions], asked)
+        if form is MessageFormat.JSON:
+            show_json({"run": run.id, "sessions": [{"txn": name, **_plain(viewer, asked)} for name, viewer in found]})
+        else:
+            show("\n\n".join(f"session {name}\n{_shown(viewer, asked, form)}" for name, viewer in found), redacted=True)
     else:
-        colour = form is MessageFormat.TEXT and coloured(sys.stdout)
-        show(_shown(view, viewer, ask, form, colour), redacted=True)
-    for fault in viewer.faults:
-        complain(fault.of(txn))
-    if viewer.faults:
-        raise typer.Exit(DAMAGED)
+        viewer, loaded = _viewer(txn, sessions_dir)
+        found = [(txn, viewer)]
+        if form is MessageFormat.JSON:
+            show_json(_plain(viewer, asked))
+        else:
+            show(_shown(viewer, asked, form), redacted=True)
+            if loaded is not None:
+                say_run(txn, loaded.txn, directory(sessions_dir), "messages")
+    for name, viewer in found:
+        for fault in viewer.faults:
+            complain(fault.of(name))
+            code = DAMAGED
+    if code:
+        raise typer.Exit(code)
 
 
-def _viewer(txn: str, sessions_dir: Path | None) -> SessionViewer:
-    """Return the views of a file of events, or of a saved session."""
-    from optree.conversation.viewer import SessionViewer, holds_events
+class _Asked(NamedTuple):
+    """A question as the command line has it."""
 
-    path = Path(txn)
-    if path.is_file() and holds_events(path):
-        with working(f"reading {path.name}"):
-            return SessionViewer(path, hide=redact)
+    view: MessageView
+    agents: tuple[str, ...]
+    message: str | None
+    heard: bool
+
+    def of(self, viewer: SessionViewer) -> Ask:
+        """Return it with the ids of agents and messages that are there; raises `NotFoundError`."""
+        from optree.conversation.views.sections import Ask
+
+        if self.message is not None:
+            viewer.stream.event(self.message)
+        return Ask(tuple(viewer.stream.agent(agent) for agent in self.agents), self.message, self.heard)
+
+
+def _those_with(viewers: list[tuple[str, SessionViewer]], asked: _Asked) -> list[tuple[str, SessionViewer]]:
+    """Return the sessions that have the agents and the message that are asked for; raises `NotFoundError` if none has."""
+    found: list[tuple[str, SessionViewer]] = []
+    for name, viewer in viewers:
+        try:
+            asked.of(viewer)
+        except NotFoundError:
+            if not found and name == viewers[-1][0]:
+                raise
+            continue
+        found.append((name, viewer))
+    return found
+
+
+def _viewer(txn: str, sessions_dir: Path | None) -> tuple[SessionViewer, Loaded | None]:
+    """Return the views of a file of events, or of a saved session, with that session."""
+    from optree.conversation.viewer import SessionViewer
+
+    if _is_of_events(txn):
+        with working(f"reading {Path(txn).name}"):
+            return SessionViewer(Path(txn), hide=redact), None
     loaded, _ = open_session(txn, directory(sessions_dir), verbatim=True)
+    return _of_session(loaded), loaded
+
+
+def _is_of_events(txn: str) -> bool:
+    from optree.conversation.viewer import holds_events
+
+    return Path(txn).is_file() and holds_events(Path(txn))
+
+
+def _of_session(loaded: Loaded) -> SessionViewer:
+    from optree.conversation.viewer import SessionViewer
+
     say_lost(loaded)
     return SessionViewer(loaded, hide=redact)
 
 
-def _ask(viewer: SessionViewer, agents: list[str], message: str | None, heard: bool) -> Ask:
-    """Return what is asked for, by the ids of agents and messages that are there; raises `NotFoundError`."""
-    from optree.conversation.views.sections import Ask
-
-    if message is not None:
-        viewer.stream.event(message)
-    return Ask(tuple(viewer.stream.agent(agent) for agent in agents), message, heard)
-
-
-def _json(view: MessageView, viewer: SessionViewer, ask: Ask) -> None:
+def _plain(viewer: SessionViewer, asked: _Asked) -> dict[str, Any]:
     from optree.conversation.views.rendering import hidden, value
 
+    result = value(asked.view, viewer, asked.of(viewer))
     faults = [{"line": fault.line, "said": fault.said} for fault in viewer.faults]
-    show_json(
-        {"view": view.value, "agents": hidden(viewer.stream, viewer.list_agents()), "result": value(view, viewer, ask), "faults": faults}
-    )
+    return {"view": asked.view.value, "agents": hidden(viewer.stream, viewer.list_agents()), "result": result, "faults": faults}
 
 
-def _shown(view: MessageView, viewer: SessionViewer, ask: Ask, form: MessageFormat, colour: bool) -> str:
+def _shown(viewer: SessionViewer, asked: _Asked, form: MessageFormat) -> str:
     from optree.conversation.views.diagrams import diagram
     from optree.conversation.views.rendering import to_markdown, to_text
     from optree.conversation.views.sections import sections
 
     if form is MessageFormat.MERMAID:
-        return diagram(view, viewer, ask)
-    listing = sections(view, viewer, ask)
+        return diagram(asked.view, viewer, asked.of(viewer))
+    listing = sections(asked.view, viewer, asked.of(viewer))
     if form is MessageFormat.MD:
         return to_markdown(listing)
     width = shutil.get_terminal_size((NOT_A_TERMINAL, 24)).columns
-    return to_text(listing, width, paint if colour else unpainted)
+    return to_text(listing, width, paint if coloured(sys.stdout) else unpainted)

@@ -18,6 +18,7 @@ import optree
 def ask(agent, barrier):
     with optree.session(agent):
         with optree.turn(user=agent), optree.llm(provider="p", model="m") as op:
+            op.request(messages=[{"role": "user", "content": "hello " + agent}])
             op.account(input_tokens=10, output_tokens=1, cost_usd=0.5)
         barrier.wait()
         barrier.wait()
@@ -71,7 +72,7 @@ def test_a_table_says_the_run(ended):
     assert "RUN" not in ended.read("ls", "-n", "1").stdout
 
 
-@pytest.mark.parametrize("command", ["tree", "cost", "logs"])
+@pytest.mark.parametrize("command", ["tree", "cost", "logs", "messages"])
 def test_that_there_are_more_is_said(ended, command):
     """One line on stderr says how many sessions the run has, and how to see all; of a run with one, and of a file, nothing is said."""
     txn = ended.of["c"]
@@ -116,6 +117,19 @@ def test_the_lines_of_a_run(killed):
     assert "no node 9.9 in session" in killed.read("logs", "last", "--run", "--path", "9.9", code=1).stderr
 
 
+def test_the_messages_of_a_run(ended):
+    """`optree messages --run` shows what was said in each session; with an agent, in those that have it; a diagram is of one session."""
+    shown = ended.read("messages", "last", "--run").stdout
+    assert [f"session {ended.of[name]}" for name in "abc"] == [line for line in shown.splitlines() if line.startswith("session ")]
+    assert ["hello a", "hello b", "hello c"] == [line.split("  ")[-1] for line in shown.splitlines() if "hello" in line]
+    found = ended.json("messages", ended.of["b"], "--run")
+    assert [ended.of[name] for name in "abc"] == [one["txn"] for one in found["sessions"]]
+    assert {"txn", *ended.json("messages", ended.of["b"])} == set(found["sessions"][1])
+    assert [ended.of["b"]] == [one["txn"] for one in ended.json("messages", "last", "--run", "--agent", "b")["sessions"]]
+    assert "no agent nobody" in ended.read("messages", "last", "--run", "--agent", "nobody", code=1).stderr
+    assert "name one of them" in ended.read("messages", "last", "--run", "--format", "mermaid", code=2).stderr
+
+
 def test_the_files_of_a_run(ended):
     """`optree export --run` writes each session of the run, once."""
     folder = ended.folder / "exported"
@@ -139,7 +153,7 @@ def test_a_run_of_which_a_session_is_damaged(killed):
     text = zstandard.ZstdDecompressor().stream_reader(packed.read_bytes(), read_across_frames=True).read()
     file.write_bytes(text.partition(b'"session":')[0])
     packed.unlink()
-    for command in ("tree", "cost", "logs"):
+    for command in ("tree", "cost", "logs", "messages"):
         shown = killed.read(command, "last", "--run", code=3)
         assert (True, True) == (file.name in shown.stderr, "b" in shown.stdout)
 
