@@ -10,6 +10,8 @@ from collections.abc import Generator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
+from zlib import crc32
 
 import pytest
 
@@ -30,7 +32,9 @@ __all__ = [
 _RECORDING = pytest.StashKey[Recording]()
 _REPLAYING = pytest.StashKey[ExitStack]()
 _MARKER = "optree_replay(file=None, *, at=None, tools='recorded'): what the fixture optree_replay replays, as optree.testing.replay does"
-_STRANGE = re.compile(r"[^\w.\[\]-]+")
+_STRANGE = re.compile(r"[^\w.\[\]-]")
+_MOST_NAME = 200
+"""Bytes of a recording's name; of a longer one the end is its checksum."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -62,7 +66,8 @@ def optree_session(request: pytest.FixtureRequest) -> Generator[Recording, None,
 def optree_replay(request: pytest.FixtureRequest, optree_session: Recording) -> Generator[Recording, None, None]:
     """Give the test what models and tools gave in its recording, and record it as `optree_session` does.
 
-    The recording is ``recordings/<module>/<test>.json`` beside the test, or what the marker `optree_replay` says.
+    The recording is ``recordings/<module>/<test>.json`` beside the test, ``<class>.<test>.json`` in a class, or what the marker
+    `optree_replay` says.
     """
     test = _test(request)
     marker = test.get_closest_marker("optree_replay")
@@ -80,8 +85,17 @@ def _test(request: Any) -> pytest.Item:
 
 
 def _file(request: pytest.FixtureRequest, file: str | Path | None = None) -> Path:
-    name = Path("recordings", request.path.stem, f"{_STRANGE.sub('-', _test(request).name)}.json")
-    return request.path.parent / (name if file is None else file)
+    return request.path.parent / (Path("recordings", request.path.stem, f"{_name(request)}.json") if file is None else file)
+
+
+def _name(request: pytest.FixtureRequest) -> str:
+    """Return what a test's recording is called: its name and those of its classes, characters that no file has as URLs write them."""
+    classes = [node.name for node in _test(request).listchain() if isinstance(node, pytest.Class)]
+    name = _STRANGE.sub(lambda found: quote(found[0], safe=""), ".".join([*classes, _test(request).name]))
+    data = name.encode()
+    if len(data) <= _MOST_NAME:
+        return name
+    return f"{data[: _MOST_NAME - 9].decode(errors='ignore')}-{crc32(data):08x}"
 
 
 @pytest.hookimpl(wrapper=True)

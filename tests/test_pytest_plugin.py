@@ -296,6 +296,43 @@ def test_recordings_are_written(updated):
     assert [] == [path.name for path in updated.rglob(".*")]
 
 
+ALIKE = """
+import pytest
+from test_agent import ask, run
+
+
+class TestRain:
+    def test_same(self, optree_replay):
+        run("rain")
+
+
+class TestSun:
+    class TestMoon:
+        def test_same(self, optree_replay):
+            run("moon")
+
+    def test_same(self, optree_replay):
+        run("sun")
+
+
+@pytest.mark.parametrize("question", ["a b", "a-b", "a/b", "a%2Fb", "x" * 200, "x" * 201])
+def test_each(question, optree_replay):
+    run(question)
+"""
+
+
+def test_each_test_has_its_recording(tmp_path):
+    """Tests of one name in several classes, and parameters that differ in characters no file's name may have, have files of their own."""
+    project = Project(tmp_path)
+    (tmp_path / "test_alike.py").write_text(ALIKE)
+    assert "9 passed" in project("--optree-update", "test_alike.py", "-k", "alike")[0]
+    said, live = project("test_alike.py", "-k", "alike")
+    assert (True, []) == ("9 passed" in said, live), said
+    names = [name.rpartition("/")[2] for name in project.files()]
+    assert 9 == len(set(names))
+    assert {"TestRain.test_same.json", "TestSun.test_same.json", "TestSun.TestMoon.test_same.json", "test_each[a%20b].json"} < set(names)
+
+
 def test_recordings_have_no_credentials(updated):
     """No credential is in a recording, be it in a request, in arguments, or in a header; nor what names this machine."""
     whole = "".join(Project(updated).files().values())
