@@ -49,7 +49,7 @@ def unknown_exporter(name: str) -> SetupError:
         return SetupError("no exporter is installed: pip install 'optree-tracing[otel]'")
     near = get_close_matches(name.lower(), names, 1)
     hint = f"did you mean {near[0]}? (there are {', '.join(names)})" if near else f"choose one of {', '.join(names)}"
-    return SetupError(f"there is no exporter {name!r}; {hint}")
+    return SetupError(f"there is no exporter or format {name!r}; {hint}")
 
 
 def detected(path: Path, formats: Iterable[Format]) -> list[Format]:

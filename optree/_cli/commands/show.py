@@ -26,6 +26,8 @@ from optree._values import decode, is_list, is_object
 from optree._visible import coloured
 from optree.redaction import redact
 
+_USUAL_ENDS = frozenset({"stop", "stop_sequence", "end_turn", "tool_calls", "tool_use", "function_call", "complete", "completed"})
+"""Reasons why an answer ended that is whole."""
 Part = tuple[str, list[str]]
 """A heading, and the lines below it."""
 
@@ -174,8 +176,12 @@ def _answered(response: Any) -> list[str]:
     """Return a response as lines; a provider's own as its messages."""
     if not is_object(response) or not any(is_list(response.get(name)) for name in ("choices", "candidates", "output", "content")):
         return _text_lines(response)
-    messages = [message for answer in answers(response) for message in answer.messages]
-    return [line for message in messages for _, lines in _message(message) for line in lines] or _text_lines(response)
+    found = answers(response)
+    shown = [line for answer in found for message in answer.messages for _, lines in _message(message) for line in lines]
+    details = response.get("incomplete_details")
+    why = details.get("reason") if is_object(details) else None
+    ends = [f"{answer.finish}: {why}" if why else str(answer.finish) for answer in found if answer.finish is not None]
+    return (shown or _text_lines(response)) + [f"finish reason: {end}" for end in ends if end.lower() not in _USUAL_ENDS]
 
 
 def _members(block: Any) -> list[str]:

@@ -235,7 +235,7 @@ def test_running(line, collector):
         (["last", "--pending"], "either sessions or --pending"),
         (["last", "--any-destination"], "--any-destination wants --pending"),
         (["--pending", "--again"], "--again wants the sessions named"),
-        (["last", "--to", "paper"], "there is no exporter 'paper'; choose one of ai-agent"),
+        (["last", "--to", "paper"], "there is no exporter or format 'paper'; choose one of ai-agent"),
         (["last", "--endpoint", "nowhere"], "otel has nowhere to send to: endpoint='nowhere' is no address"),
     ],
 )

@@ -195,7 +195,7 @@ def test_the_format_can_be_named(optree):
     path.write_text("\n" * 70_000 + JACK_AND_JILL)
     assert "tried were ai-agent, ai-agent-v1" in optree.read("import", path, code=3).stderr
     assert 1 == len(optree.json("import", path, "--from", "events")["imported"])
-    assert "there is no exporter 'paper'" in optree.read("import", path, "--from", "paper", code=2).stderr
+    assert "there is no exporter or format 'paper'" in optree.read("import", path, "--from", "paper", code=2).stderr
 
 
 def test_a_file_in_no_format_without_the_extra(optree):

@@ -220,6 +220,33 @@ def test_the_tool_calls_of_a_provider_are_shown(optree):
     assert 'tool_calls: [{"id":"c1","type":"function"' in optree.read("show", "last", "1.1").stdout
 
 
+def choice(finish):
+    """Return an answer of OpenAI's chat that ended for a reason."""
+    return {"choices": [{"index": 0, "message": {"role": "assistant", "content": "Paris"}, "finish_reason": finish}]}
+
+
+SAID = [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Paris"}], "status": "completed"}]
+CUT = {"object": "response", "status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}, "output": SAID}
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (choice("length"), ["finish reason: length"]),
+        (choice("content_filter"), ["finish reason: content_filter"]),
+        (CUT, ["finish reason: incomplete: max_output_tokens"]),
+        ({"content": [{"type": "text", "text": "Paris"}], "role": "assistant", "stop_reason": "max_tokens"}, ["finish reason: max_tokens"]),
+        (choice("stop"), []),
+        (CUT | {"status": "completed", "incomplete_details": None}, []),
+    ],
+)
+def test_an_answer_that_was_cut_off(optree, answer, expected):
+    """Why an answer ended is shown, unless it is whole."""
+    answered(optree, answer)
+    shown = [line.strip() for line in optree.read("show", "last", "1.1").stdout.splitlines()]
+    assert expected == [line for line in shown if line.startswith("finish reason")]
+
+
 READERS = [
     *("show last 1", "tree", "logs", "messages", "cost", "diff-context", "diff last last", "export last --to events -o -"),
     *("replay last -- true", "fork last --at 1.2 -- true"),
