@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from functools import partial
 from http import HTTPStatus
 from itertools import takewhile
@@ -21,6 +21,7 @@ from optree._builder import Op, SessionTreeBuilder
 from optree._capture.calls.bodies import JSON
 from optree._capture.replay.answering import NOT_AGAIN, REALTIME, StoredReply, reply_of
 from optree._capture.replay.recorded import (
+    GivenCalls,
     Lost,
     RecordedCall,
     RecordedCalls,
@@ -45,9 +46,9 @@ from optree._values import decode, is_object, raw
 from optree.errors import OptreeError
 from optree.redaction import redact
 
-REPLAY, FORK_AT, TOOLS = "OPTREE_REPLAY", "OPTREE_FORK_AT", "OPTREE_REPLAY_TOOLS"
+REPLAY, FORK_AT, TOOLS, GIVEN = "OPTREE_REPLAY", "OPTREE_FORK_AT", "OPTREE_REPLAY_TOOLS", "OPTREE_REPLAY_GIVEN"
 """Variables of the environment: a session of the run whose answers a program gets, or its file; the path in it from which on it gets new
-ones; `live` or `recorded`."""
+ones; `live` or `recorded`; the directory by which the program's processes tell each other what was given."""
 Tools = Literal["recorded", "live"]
 """Whether calls of tools get what was recorded, or run."""
 COST, DIFFERENCE, RAN_FOR, WHY = "replay.cost_usd", "replay.difference", "replay.ran_for", "replay.ran_because"
@@ -85,10 +86,19 @@ def is_cached(op: OperationNode) -> bool:
 class Replay:
     """The answers of recorded sessions, each given once."""
 
-    def __init__(self, trees: Mapping[str, Tree], at: str | None = None, *, tools: Tools = "recorded", to_difference: bool = False) -> None:
+    def __init__(
+        self,
+        trees: Mapping[str, Tree],
+        at: str | None = None,
+        *,
+        tools: Tools = "recorded",
+        to_difference: bool = False,
+        given: str | None = None,
+    ) -> None:
         """Take the calls of sessions, by txn, that were begun before the op or turn *at* of the first; by default all.
 
-        Raises `OptreeError`. *to_difference*: from the first call on that differs, all are made.
+        Raises `OptreeError`. *to_difference*: from the first call on that differs, all are made. *given*: the directory by which the
+        processes of a program tell each other which answers were given.
         """
         txn = next(iter(trees))
         self._source = f"session {txn} has" if len(trees) == 1 else f"the {len(trees)} sessions of the run of {txn} have"
@@ -97,6 +107,9 @@ class Replay:
         self._left, self._tools, self._around = found.models, found.tools, found.around
         self._without_arguments, self._event_errors = found.without_arguments, found.event_errors
         self._gives_tools = tools == "recorded"
+        self._taken = GivenCalls(given)
+        self._elsewhere: list[RecordedCall] = []
+        """Calls that other processes were given: they are given here too where no other is the same."""
         self._given: dict[tuple[int, str], RecordedCall] = {}
         self._called: set[tuple[int, str]] = set()
         self._roots: dict[int, SessionTreeBuilder] = {}
@@ -110,14 +123,14 @@ class Replay:
         return self.not_made(root.tree for root in list(self._roots.values()))
 
     @property
-    def models(self) -> list[str]:
-        """The names of the calls of models that are left."""
-        return [call.name for call in self._left]
+    def models(self) -> list[RecordedCall]:
+        """The calls of models that are left."""
+        return self._left
 
     @property
-    def tools(self) -> list[str]:
-        """The names of the calls of tools that are left and can get what was recorded: no other call was made within them."""
-        return [call.name for call in self._tools if not call.inside]
+    def tools(self) -> list[RecordedCall]:
+        """The calls of tools that are left."""
+        return self._tools
 
     def forks_at(self, point: RecordedCall) -> bool:
         """Tell whether a fork there gets all that was recorded ahead of it: answers over a websocket are given in no fork."""
@@ -131,8 +144,12 @@ class Replay:
         A tool within which others were called runs anyway.
         """
         calls = sorted([*self._left, *self._tools], key=lambda call: call.node.started_at)
-        lost = (call for call in calls if not call.inside and not is_answered(call))
-        return next(lost, None) or next((call for call in calls if call.node.status in (None, "interrupted")), None)
+        return self.first_of(()) or next((call for call in calls if call.node.status in (None, "interrupted")), None)
+
+    def first_of(self, missing: Iterable[RecordedCall], but: Container[str] = ()) -> RecordedCall | None:
+        """Return the first of what is *missing* and what can be given no answer, *but* calls of these names; None if there is none."""
+        unanswered = (call for call in (*self._left, *self._tools) if not (call.inside or call.name in but or is_answered(call)))
+        return min((*missing, *unanswered), key=lambda call: call.node.started_at, default=None)
 
     def not_made(self, trees: Iterable[Tree]) -> list[RecordedCall]:
         """Return what is left but for the calls in some trees: those that got answers, and those that were made again."""
@@ -170,11 +187,9 @@ class Replay:
             if call is None and self._is_live:
                 return None
             if call is None:
-                call = found_in(self._left, request)
+                call = self._take(self._left, request)
             if call is not None:
                 self._given[name] = call
-                if call in self._left:
-                    self._left.remove(call)
             elif self._is_fork:
                 self._warn(op, "sent")
                 return None
@@ -229,9 +244,8 @@ class Replay:
             if name in self._called or self._is_live:
                 return None
             self._called.add(name)
-            call = found_in(self._tools, request, place_of(op))
+            call = self._take(self._tools, request, place_of(op))
             if call is not None:
-                self._tools.remove(call)
                 found = self._result(op, call, is_stream=is_stream, is_remote=is_remote, runs=runs)
             elif (runs and not self._is_fork) or op.bare.name in self._without_arguments:
                 self._run_again(op, runs or f"the arguments of {op.bare.name} were not recorded")
@@ -281,8 +295,20 @@ class Replay:
         self.watch(root)
         return id(root), op.path
 
+    def _take(self, calls: list[RecordedCall], request: Any, place: tuple[str, ...] | None = None) -> RecordedCall | None:
+        """Take the first of these *calls* that is the same from what is left, if there is one: no other process's, if one is not."""
+        while (call := found_in(calls, request, place)) is not None:
+            calls.remove(call)
+            if self._taken.add(call.name):
+                return call
+            self._elsewhere.append(call)
+        if (call := found_in(self._elsewhere, request, place)) is not None:
+            self._elsewhere.remove(call)
+        return call
+
     def _drop(self, name: str) -> None:
         """Take a call from what is left."""
+        self._taken.add(name)
         for calls in (self._left, self._tools):
             calls[:] = [one for one in calls if one.name != name]
 
@@ -295,8 +321,8 @@ class Replay:
         raise OptreeError(f"{_SAYS}{why}; {_WITH_LIVE_TOOLS}")
 
     def _warn(self, op: Op, done: str) -> None:
-        if left := self._left or self._tools:
-            op.log(f"{done}, though {left[0]}, ahead of the fork, was not asked for yet", "WRN")
+        if (first := next((call for call in (*self._left, *self._tools) if call not in self._taken), None)) is not None:
+            op.log(f"{done}, though {first}, ahead of the fork, was not asked for yet", "WRN")
 
     def _difference(self, op: Op, request: Any, left: list[RecordedCall], what: str) -> str:
         """Say what differs from the first call that is left, at the same place if one is."""
@@ -314,7 +340,7 @@ def of_environment() -> Replay | None:
         return None
     trees = {txn: loaded.tree for txn, loaded in load_run(source, RUNTIME.directory()).items()}
     tools: Tools = "live" if os.environ.get(TOOLS) == "live" else "recorded"
-    return Replay(trees, os.environ.get(FORK_AT) or None, tools=tools)
+    return Replay(trees, os.environ.get(FORK_AT) or None, tools=tools, given=os.environ.get(GIVEN) or None)
 
 
 class _Refusing:

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from pathlib import Path as FilePath
 from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET
@@ -16,6 +17,7 @@ from optree._console import resolved
 from optree._ids import node_id
 from optree._interrupts import pass_on
 from optree._nodes import OperationNode, Payload, Pool, TurnNode
+from optree._store.reading.directory import exists
 from optree._tracing.failures import ERROR_BODY
 from optree._tracing.recorded import RESULT_TYPE, Recorded
 from optree._tracing.results import BROKEN_OFF_CALLS
@@ -59,6 +61,36 @@ class RecordedCall:
     def redacted_key(self) -> str:
         """The key of the request without credentials."""
         return _key(redact(_said(self.request)))
+
+
+class GivenCalls:
+    """Which recorded calls the processes of a program were given: a file each in a directory; without one, nothing is known of others."""
+
+    def __init__(self, directory: str | None) -> None:
+        self._directory = None if directory is None else FilePath(directory)
+
+    def __contains__(self, call: RecordedCall) -> bool:
+        try:
+            return self._directory is not None and exists(self._directory / _file_of(call.name))
+        except OSError as error:
+            pass_on(error)
+            return False
+
+    def add(self, name: str) -> bool:
+        """Note that a call is given; False if it was already."""
+        if self._directory is None:
+            return True
+        try:
+            (self._directory / _file_of(name)).touch(0o600, exist_ok=False)
+        except FileExistsError:
+            return False
+        except OSError as error:  # the program outlives the replay, or the disk is full
+            pass_on(error)
+        return True
+
+
+def _file_of(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()
 
 
 class RecordedCalls:

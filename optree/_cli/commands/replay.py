@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
 
-from optree._capture.replay import DIFFERENCE, FORK_AT, NOT_THROUGH, RAN_FOR, REPLAY, TOOLS, WHY, Replay, is_cached, is_replay
+from optree._capture.replay import DIFFERENCE, FORK_AT, GIVEN, NOT_THROUGH, RAN_FOR, REPLAY, TOOLS, WHY, Replay, is_cached, is_replay
 from optree._capture.replay import Tools as ToolsKind
 from optree._capture.replay.recorded import RecordedCall
 from optree._cli.commands.run import Tracing, run_traced
@@ -88,8 +89,9 @@ def _run(txn: str, at: str | None, tools: ToolsKind, command: list[str] | None, 
     named = next(iter(before))
     recorded = Replay(before, at, tools=tools)
     source = str(Path(txn).absolute()) if names_file(txn) else named
-    environment = {REPLAY: source, TOOLS: tools} | ({} if at is None else {FORK_AT: at})
-    ran = run_traced(command, where, replace(tracing, replay=environment))
+    with TemporaryDirectory(prefix="optree-replay-", ignore_cleanup_errors=True) as given:
+        environment = {REPLAY: source, TOOLS: tools, GIVEN: given} | ({} if at is None else {FORK_AT: at})
+        ran = run_traced(command, where, replace(tracing, replay=environment))
     trees = {name: load(name, where).tree for name in ran.txns}
     ops = _Ops(trees)
     different = [op for op in ops.all if DIFFERENCE in op.attributes]
@@ -110,10 +112,9 @@ def _run(txn: str, at: str | None, tools: ToolsKind, command: list[str] | None, 
     if any(op.kind == "tool" for op in different):
         how = ["replay", named] if at is None else ["fork", named, "--at", at]
         complain(f"with tools that run: {command_line(['optree', *how, '--tools', 'live', *flags(where), '--', *command])}")
-    if (
-        missing and at is None and not unanswered and not any(map(_is_ungiven, different)) and recorded.forks_at(missing[0])
-    ):  # else it is in vain
-        first = missing[0]
+    first = recorded.first_of(missing, _within(recorded, ops)) if missing else None
+    is_vain = at is not None or unanswered or any(map(_is_ungiven, different))
+    if first is not None and not is_vain and recorded.forks_at(first):
         forked = command_line(["optree", "fork", first.txn, "--at", first.node.path, *flags(where), "--", *command])
         complain(f"with new answers from there on, if it is to change: {forked}")
     raise typer.Exit(ran.code or (_DIFFERENT if different or missing else 0))
@@ -151,11 +152,18 @@ class _Ops:
         self.all = [op for _, op in found]
         """In the order in which they began."""
         self.txns = {id(op): txn for txn, op in found}
+        self.answered = {str(op.attributes[REPLAY_OF]) for op in self.all if REPLAY_OF in op.attributes}
+        """The names of the recorded calls whose answers they got."""
         self._are_many = len(trees) > 1
 
     def place(self, op: OperationNode) -> str:
         """Return where an op is: its path, and of several sessions the txn."""
         return f"{op.path} of {self.txns[id(op)]}" if self._are_many else op.path
+
+
+def _within(recorded: Replay, calls: _Ops) -> set[str]:
+    """Return the names of the calls that had been made within calls of tools that got their results: they are not made again."""
+    return {name for call in recorded.tools if call.name in calls.answered for name in call.inside}
 
 
 def _listed(missing: list[RecordedCall], *, several: bool) -> str:
@@ -195,12 +203,14 @@ def _is_ungiven(op: OperationNode) -> bool:
 
 def _counted(recorded: Replay, calls: _Ops, source: str, *, is_fork: bool, is_given: bool) -> list[str]:
     """Say how many calls got recorded answers, and which did not; *is_given*: tools get their results."""
-    ops = calls.all
-    answered = {str(op.attributes[REPLAY_OF]) for op in ops if REPLAY_OF in op.attributes}
-    models, tools = set(recorded.models), set(recorded.tools)
-    phrases = [f"{len(answered & models)} of {len(models)} calls of models were answered as in {source}"]
+    ops, answered, within = calls.all, calls.answered, _within(recorded, calls)
+    models = {call.name for call in recorded.models}
+    tools = {call.name for call in recorded.tools if not call.inside or call.name in answered} - within
+    asked = models - within
+    phrases = [f"{len(answered & asked)} of {len(asked)} calls of models were answered as in {source}"]
     if tools:
-        phrases.append(f"{len(answered & tools)} of {len(tools)} calls of tools got their results")
+        inner = f", within which {len(models & within)} of models had been made" if models & within else ""
+        phrases.append(f"{len(answered & tools)} of {len(tools)} calls of tools got their results{inner}")
     if again := [op for op in ops if WHY in op.attributes]:
         phrases.append(f"{len(again)} ran, the first at {calls.place(again[0])}: {again[0].attributes[WHY]}")
     live, told = [op for op in _live(ops) if not is_cached(op)], (REPLAY_OF, RAN_FOR, WHY, DIFFERENCE)

@@ -399,6 +399,10 @@ if sys"""
     [op] = [op for op in session.turns[0].ops if op.kind == "llm"]
     assert ("openai-compatible:gpt-5", "1.1") == (op.name, op.parent_op)
     assert 12 == session.totals.all_input_tokens
+    run = line("replay", "last", "--", sys.executable, "agent.py", "http")
+    assert ("It rains\n", 1) == (run.stdout, len(provider.requests))
+    told = "0 of 0 calls of models were answered as in {}; 4 of 4 calls of tools got their results, within which 1 of models had been made\n"
+    assert run.stderr.endswith(f"optree: {told.format(session.id)}")
 
 
 def test_servers_and_clients_are_listed(line):
