@@ -32,6 +32,8 @@ _HEARD = {"audio", "input_audio", "output_audio"}
 _CLOSED = {"thinking", "redacted_thinking", "reasoning"}
 _CALLS = {"tool_use", "server_tool_use", "function_call", "tool_call", "tool-call"}
 _RESULTS = {"tool_result", "function_call_output", "tool_call_response", "tool-result"}
+_UNDER_WAY = {"queued", "in_progress"}
+"""Of OpenAI's responses interface, states of a response that has not ended."""
 _KNOWN = _TEXTS | _CLOSED | _CALLS | _RESULTS
 _BARE = {"text", "thoughtSignature", "thought_signature", "signature"}
 """What a text of Gemini's, which has no type, may say of itself, or Bedrock's reasoning."""
@@ -194,6 +196,11 @@ def answers(response: Any) -> list[Answer]:
     held = items.get("message") if is_object(items) else response.get("message")  # the former is Bedrock's
     finish = _first(response, "stop_reason", "finish_reason", "done_reason", "stopReason")
     return [Answer([held if is_object(held) else _answer_message(response)], finish)]
+
+
+def is_under_way(answer: dict[str, Any]) -> bool:
+    """Tell whether an answer is a response of OpenAI's that runs in the background, and has not ended yet."""
+    return answer.get("background") is True and answer.get("object") == "response" and answer.get("status") in _UNDER_WAY
 
 
 def parts(content: Any) -> list[Part]:

@@ -235,7 +235,10 @@ class ModelResult(OpResult):
         An answer that was cancelled counts as failed; for one that failed the end of its op sets that, with the error.
         """
         from optree._providers.answers import model_of
+        from optree._providers.messages import is_under_way
 
+        if is_under_way(answer):  # it tells no tokens before it has ended
+            return
         op, model = self._op, model_of(answer)
         asked = self._asked(model, provider)
         figures = usage.read(answer)

@@ -81,6 +81,9 @@ class Provider:
             def log_message(self, *said):
                 """Say nothing."""
 
+            def do_GET(self):
+                self.do_POST()
+
             def do_POST(self):
                 body = self.rfile.read(int(self.headers.get("content-length", 0)))
                 outer.requests.append((self.path, body))

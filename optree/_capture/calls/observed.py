@@ -11,12 +11,14 @@ from weakref import ref
 from optree._builder import Op
 from optree._builder.handles import account_again, account_late, respond_at_end, tried_again
 from optree._builder.outcome import outcome
+from optree._capture.calls.background import await_response
 from optree._capture.calls.program import PROGRAM
 from optree._capture.calls.refusals import Refusal
 from optree._interrupts import suppress
 from optree._nodes import USAGE_AT_START, AccountingEntry, Status, is_placeholder
 from optree._providers import usage
 from optree._providers.answers import Piece, model_of, provider_in, whole
+from optree._providers.messages import is_under_way
 from optree._providers.server_tools import server_tools
 from optree._providers.usage import SERVER_TOOLS
 from optree._tracing.budgets import CarriedRefusal
@@ -211,6 +213,8 @@ class AnswerOverWire(ModelResult):
         respond_at_end(self._op, value)  # which follows
 
     def _answered(self, answer: dict[str, Any], provider: str | None, status: Status = "ok") -> None:
+        if is_under_way(answer):
+            await_response(self._op, answer)
         if self._op.bare.ended_at is None:
             super()._answered(answer, provider, status)
             return

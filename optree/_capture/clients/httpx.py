@@ -6,10 +6,12 @@ import builtins
 import functools
 from collections.abc import Callable
 from datetime import timedelta
+from http import HTTPStatus
 from types import ModuleType
 from typing import Any
 from weakref import ref
 
+from optree._capture.calls.background import Retrieval
 from optree._capture.calls.begin import begin
 from optree._capture.calls.exchange import Exchange
 from optree._capture.calls.observed import ClientCall
@@ -48,7 +50,7 @@ def sdk_client(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
 def _send(
     module: ModuleType, noted: type[Any], is_on: IsOn, _client: Any = None, request: Any = None, *_args: Any, **kwargs: Any
-) -> _Sending | None:
+) -> _Sending | _Retrieving | None:
     content = getattr(request, "_content", None)  # `content` raises where the body is a stream
     sending = _sending.get(id(request))
     if type(content) is not bytes or (sending is not None and sending() is not None) or not is_on():
@@ -56,7 +58,7 @@ def _send(
     url = request.url
     exchange = begin(request.method, url.host, path := url.path, content)
     if exchange is None:
-        return None
+        return _Retrieving.of(path) if request.method == "GET" else None
     answer = ACTIVE.answer(exchange.op, path, url.query.decode("latin-1"), exchange.sent)
     given = None if answer is None else functools.partial(_given, module, request, answer, is_stream=bool(kwargs.get("stream")))
     return _Sending((id(request), id(content)), exchange, noted, given)
@@ -128,3 +130,14 @@ class _Sending(SentRequest):
         self.exchange.responded(response.status_code, response.headers.raw, content)
         if content is None:
             response.stream = self._noted(response.stream, self.exchange)
+
+
+class _Retrieving(Retrieval):
+    """One that httpx sends."""
+
+    @guarded
+    def returned(self, response: Any) -> None:
+        """Take what came, unless the program reads it itself."""
+        content = getattr(response, "_content", None)
+        if content is not None and response.status_code == HTTPStatus.OK:
+            self.answered(content)

@@ -102,7 +102,7 @@ def messages(
     form = MessageFormat.JSON if as_json else form
     if whole_run and form is MessageFormat.MERMAID:
         raise SetupError("a diagram shows one session, and --run means several: name one of them (optree ls)")
-    asked = _Asked(view, tuple(agent or ()), message, heard)
+    asked = _Question(view, tuple(agent or ()), message, heard)
     code = 0
     if whole_run and not _is_of_events(txn):
         run = open_run(txn, directory(sessions_dir), verbatim=True)
@@ -129,7 +129,7 @@ def messages(
         raise typer.Exit(code)
 
 
-class _Asked(NamedTuple):
+class _Question(NamedTuple):
     """A question as the command line has it."""
 
     view: MessageView
@@ -146,7 +146,7 @@ class _Asked(NamedTuple):
         return Ask(tuple(viewer.stream.agent(agent) for agent in self.agents), self.message, self.heard)
 
 
-def _those_with(viewers: list[tuple[str, SessionViewer]], asked: _Asked) -> list[tuple[str, SessionViewer]]:
+def _those_with(viewers: list[tuple[str, SessionViewer]], asked: _Question) -> list[tuple[str, SessionViewer]]:
     """Return the sessions that have the agents and the message that are asked for; raises `NotFoundError` if none has."""
     found: list[tuple[str, SessionViewer]] = []
     for name, viewer in viewers:
@@ -184,7 +184,7 @@ def _of_session(loaded: Loaded) -> SessionViewer:
     return SessionViewer(loaded, hide=redact)
 
 
-def _plain(viewer: SessionViewer, asked: _Asked) -> dict[str, Any]:
+def _plain(viewer: SessionViewer, asked: _Question) -> dict[str, Any]:
     from optree.conversation.views.rendering import hidden, value
 
     result = value(asked.view, viewer, asked.of(viewer))
@@ -192,7 +192,7 @@ def _plain(viewer: SessionViewer, asked: _Asked) -> dict[str, Any]:
     return {"view": asked.view.value, "agents": hidden(viewer.stream, viewer.list_agents()), "result": result, "faults": faults}
 
 
-def _shown(viewer: SessionViewer, asked: _Asked, form: MessageFormat) -> str:
+def _shown(viewer: SessionViewer, asked: _Question, form: MessageFormat) -> str:
     from optree.conversation.views.diagrams import diagram
     from optree.conversation.views.rendering import to_markdown, to_text
     from optree.conversation.views.sections import sections

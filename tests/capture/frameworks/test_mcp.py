@@ -401,7 +401,9 @@ if sys"""
     assert 12 == session.totals.all_input_tokens
     run = line("replay", "last", "--", sys.executable, "agent.py", "http")
     assert ("It rains\n", 1) == (run.stdout, len(provider.requests))
-    told = "0 of 0 calls of models were answered as in {}; 4 of 4 calls of tools got their results, within which 1 of models had been made\n"
+    told = (
+        "0 of 0 calls of models were answered as in {}; 4 of 4 calls of tools got their results, within which 1 of models had been made\n"
+    )
     assert run.stderr.endswith(f"optree: {told.format(session.id)}")
 
 

@@ -1,0 +1,109 @@
+"""Responses that OpenAI's API works on in the background: the program asks, and retrieves what has come of it until it has ended."""
+
+import json
+
+import openai
+import pytest
+
+import optree
+from optree.testing import replay
+from tests.capture.provider import Reply
+
+ASKED = {"model": "gpt-5", "input": "Weather?", "background": True}
+SAID = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [{"type": "output_text", "text": "It rains"}]}
+USAGE = {
+    "input_tokens": 1200, "input_tokens_details": {"cached_tokens": 1000}, "output_tokens": 64,
+    "output_tokens_details": {"reasoning_tokens": 40}, "total_tokens": 1264,
+}  # fmt: skip
+
+
+def response(status, **more):
+    """Return a reply with the response as it stands."""
+    known = {"id": "resp_1", "object": "response", "created_at": 1, "model": "gpt-5", "background": True, "tools": [], "output": []}
+    return Reply(known | {"status": status} | more)
+
+
+DONE = response("completed", output=[SAID], usage=USAGE)
+STEPS = [response("queued"), response("in_progress"), DONE]
+
+
+def client_of(url):
+    """Return a client that asks there."""
+    return openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+
+
+def ask(url, create=lambda client: client.responses.create(**ASKED)):
+    """Ask, and retrieve until it has ended."""
+    with client_of(url) as client:
+        found = create(client)
+        while found.status in ("queued", "in_progress"):
+            found = client.responses.retrieve(found.id)
+        return found
+
+
+def ask_within_an_op(url):
+    """Do so in the program's own op."""
+    with optree.llm(provider="openai", model="gpt-5"):
+        return ask(url)
+
+
+def ask_decorated(url):
+    """Ask in a decorated function, and retrieve behind it."""
+    return ask(url, optree.llm(lambda client: client.responses.create(**ASKED)))
+
+
+@pytest.mark.parametrize("call", [ask, ask_within_an_op, ask_decorated])
+def test_what_is_retrieved_is_the_ops(recording, provider, call):
+    """The op that asked has the answer and all tokens, once, and nothing warns that there are none."""
+    provider.says(*STEPS)
+    with optree.session("a"), optree.turn():
+        assert "It rains" == call(provider.url).output_text
+    [op] = recording.tree.session.turns[0].ops
+    told = json.loads(bytes(op.response.payload))
+    assert ("ok", "completed", "It rains") == (op.status, told["status"], told["output"][0]["content"][0]["text"])
+    assert [(200, 1000, 64, 40)] == [
+        (one.tokens.input_tokens, one.tokens.cache_read_input_tokens, one.tokens.output_tokens, one.tokens.reasoning_output_tokens)
+        for one in op.accounting
+    ]
+    assert [] == [line.message for line in op.logs if line.severity == "WRN"]
+    assert (1, 64) == (recording.tree.session.totals.llm_requests, recording.tree.session.totals.output_tokens)
+
+
+def test_one_that_fails_in_the_background(recording, provider):
+    """That it failed is said on the op."""
+    provider.says(response("queued"), response("failed", error={"code": "server_error", "message": "no luck"}))
+    with optree.session("a"), optree.turn():
+        assert "failed" == ask(provider.url).status
+    [op] = recording.tree.session.turns[0].ops
+    assert any("failed in the background" in line.message and "no luck" in line.message for line in op.logs)
+
+
+def test_one_that_is_never_retrieved(recording, provider):
+    """Its tokens are unknown."""
+    provider.says(response("queued"))
+    with optree.session("a"), optree.turn(), client_of(provider.url) as client:
+        client.responses.create(**ASKED)
+    [op] = recording.tree.session.turns[0].ops
+    assert [None] == [one.tokens for one in op.accounting]
+
+
+def test_other_answers_change_nothing(recording, provider):
+    """What is none, of another id or not read as JSON leaves the op as it is; what comes then is taken."""
+    provider.says(response("queued"), Reply(b"<html>", kind="text/html"), response("completed", id="resp_2", usage=USAGE), DONE)
+    with optree.session("a"), optree.turn(), client_of(provider.url) as client:
+        client.responses.create(**ASKED)
+        for _ in range(3):
+            client.with_raw_response.responses.retrieve("resp_1")
+    [op] = recording.tree.session.turns[0].ops
+    assert [64] == [one.tokens.output_tokens for one in op.accounting]
+
+
+def test_a_replay_gives_the_end_at_once(recording, provider):
+    """In a replay the answer that was retrieved is given when it is asked for: nothing is retrieved, and nothing sent."""
+    provider.says(*STEPS)
+    with optree.session("a"), optree.turn():
+        ask(provider.url)
+    count = len(provider.requests)
+    with replay(recording.tree), optree.session("a"), optree.turn():
+        assert "It rains" == ask(provider.url).output_text
+    assert count == len(provider.requests)
