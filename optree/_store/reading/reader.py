@@ -60,6 +60,8 @@ class JournalFile(Struct):
     """Records of types that this version does not know; they are left out."""
     omitted: list[tuple[int, int]] = []
     """The first and last number of each row of lost records that a gap in the file names."""
+    begins: int = 0
+    """The lowest number of a record that is in it; 0 if there is none."""
     last: int = 0
     """Number of the last record, known or not; of a file without records, the number before its first, by the file's header."""
 
@@ -93,7 +95,9 @@ def read_journal(path: Path, after: int = 0, system: OS = REAL) -> JournalFile:
     if seed is None:
         file.flaws.append(_without_header(path, first, lines))
         return file
-    expected, holes = file.header.first if file.header else 0, dict[range, int]()
+    if file.header is None and r.check(first[1], seed):
+        file.flaws.append(Flaw(path.name, 0, 0, "corrupt", "its first line is missing; the others are checked by what their checksums agree on"))
+    expected, holes, late = file.header.first if file.header else 0, dict[range, int](), set[int]()
     for offset, line, size, whole in lines if file.header else chain([first], lines):
         if not whole or not r.check(line, seed):
             at = _record_inside(line, seed) if whole else 0
@@ -101,16 +105,23 @@ def read_journal(path: Path, after: int = 0, system: OS = REAL) -> JournalFile:
             if not at:
                 continue
             offset, line = offset + at, line[at:]  # noqa: PLW2901 - the newline before it was damaged
-        expected = expected or _number(line)
         number = _number(line)
-        if 0 < number < expected and not any(number in hole for hole in holes):
+        file.begins, expected = file.begins or number, expected or number
+        if file.header is None and 0 < number < file.begins:  # it stands behind others that came later
+            holes[range(number, file.begins)] = offset
+            file.begins = number
+        if 0 < number < expected and (number in late or not any(number in hole for hole in holes)):
             file.flaws.append(Flaw(path.name, offset, size + 1, "repeated", f"record {number} is there again, and passed over"))
             continue
         number = _take(file, line, offset, after)
         if number > expected:
             holes[range(expected, number)] = offset
+        if number < expected:
+            late.add(number)
         expected = max(expected, number + 1)
-    file.flaws += _lost(file, holes)
+    if late:
+        file.records.sort(key=lambda record: record.n)
+    file.flaws += _lost(file, holes, late)
     file.last = max(0, expected - 1)
     if file.header is None and (whose := _accounts_of_another(path, file.records)):
         return _foreign(path, whose, system)
@@ -123,12 +134,22 @@ def header_of(path: Path, system: OS = REAL) -> r.Header | None:
     return _header(path, first[1]) if first and first[3] else None
 
 
-def _lost(file: JournalFile, holes: dict[range, int]) -> list[Flaw]:
-    """Say which numbers are missing and where, but for those of which the writer knew: a gap counts them."""
-    unknown = {hole: offset for hole, offset in holes.items() if not any(low <= hole[0] and hole[-1] <= high for low, high in file.omitted)}
+def _lost(file: JournalFile, holes: dict[range, int], late: set[int]) -> list[Flaw]:
+    """Say which numbers are missing and where, but for those that came *late*, and those of which the writer knew: a gap counts them."""
+    missing = {part: offset for hole, offset in holes.items() for part in _without(hole, late)}
+    unknown = {hole: offset for hole, offset in missing.items() if not any(low <= hole[0] and hole[-1] <= high for low, high in file.omitted)}
     return [
         Flaw(file.path.name, offset, 0, "lost records", f"records {hole[0]} to {hole[-1]} are missing") for hole, offset in unknown.items()
     ]
+
+
+def _without(hole: range, late: set[int]) -> Iterator[range]:
+    """Yield the parts of a row of numbers that did not come late."""
+    start = hole.start
+    for number in [*sorted(late.intersection(hole)), hole.stop]:
+        if number > start:
+            yield range(start, number)
+        start = number + 1
 
 
 def of_another(path: Path, first: bytes, header: r.Header | None, seed: int | None) -> str:

@@ -230,12 +230,13 @@ def fold_journals(paths: list[Path], fold: Fold, vector: dict[str, int], damage:
     for path in paths:
         writer = path.stem.split("-")[1]
         file = read_journal(path, last := vector.get(writer, 0), system)
-        begun = file.header is not None or writer == "0000"  # a forked process makes its file before it has anything to record
+        begun = file.header is not None or file.begins > 0 or writer == "0000"  # a forked process makes its file before it records anything
         damage.flaws += [flaw for flaw in file.flaws if begun or flaw.size]
         damage.unknown += file.unknown
-        omitted = file.header is not None and any(low <= last + 1 and file.header.first - 1 <= high for low, high in file.omitted)
-        if holes and file.header and file.header.first > last + 1 and not omitted:
-            damage.flaws.append(Flaw(path.name, 0, 0, "lost records", f"records {last + 1} to {file.header.first - 1} are missing"))
+        first = file.header.first if file.header is not None else file.begins
+        omitted = any(low <= last + 1 and first - 1 <= high for low, high in file.omitted)
+        if holes and first > last + 1 and not omitted:
+            damage.flaws.append(Flaw(path.name, 0, 0, "lost records", f"records {last + 1} to {first - 1} are missing"))
         for record in file.records:
             fold.apply(record)
         if file.last:

@@ -283,6 +283,23 @@ def test_a_header_that_is_gone_costs_no_record():
     )
 
 
+@pytest.mark.parametrize("which", range(1, len(LINES)))
+def test_a_later_record_in_the_place_of_the_header(which):
+    """Whichever record stands where the first line was, moved there or copied, each record is read once, in order, and none is missing."""
+    gone = "its first line is missing; the others are checked by what their checksums agree on"
+    moved = read(b"".join([LINES[which], *LINES[1:which], *LINES[which + 1 :]]))
+    assert (WHOLE, [gone]) == (moved.records, [flaw.said for flaw in moved.flaws])
+    copied = read(b"".join([LINES[which], *LINES[1:]]))
+    assert (WHOLE, [gone, f"record {which} is there again, and passed over"]) == (copied.records, [flaw.said for flaw in copied.flaws])
+
+
+def test_records_that_stand_in_another_order():
+    """Records of a file with its first line that stand behind later ones are read, in order, and only what is in none is missing."""
+    found = read(b"".join([LINES[0], *LINES[5:9], LINES[2], LINES[1], *LINES[9:]]))
+    assert [record for record in WHOLE if record.n not in (3, 4)] == found.records
+    assert [("lost records", "records 3 to 4 are missing")] == [(flaw.kind, flaw.said) for flaw in found.flaws]
+
+
 @pytest.mark.parametrize("lines", [1, 2])
 def test_lines_that_do_not_agree_are_not_shown(lines):
     """Without a first line one record is none, nor are two of which one was changed: with some seed each by itself would be right."""
