@@ -252,7 +252,8 @@ def resolved(payload: Any, pool: Pool) -> Any:
     whole = pool.resolve(result)
     if is_object(result) and is_object(whole):
         for name, value in result.items():
-            lost = value.get("count", 0) - len(whole[name]) if is_object(value) and is_list(whole[name]) and "$history" in value else 0
+            count = value.get("count") if is_object(value) and is_list(whole[name]) and "$history" in value else None
+            lost = count - len(whole[name]) if isinstance(count, int) else 0
             if lost > 0:
                 whole[name].insert(0, {"$lost": f"{lost} earlier messages"})
     return whole

@@ -32,6 +32,12 @@ class _Leaf(Struct, rename="camel", omit_defaults=True, gc=False):
     """An entry: flat and without containers, so that a million of them do not slow the collector."""
 
 
+def _attributes(block: Raw | UnsetType) -> dict[str, Any]:
+    """Return attributes decoded; none where a file has something else in their place."""
+    found: Any = None if block is UNSET else decode(block)
+    return found if is_object(found) else {}
+
+
 class _Node(Struct, rename="camel", omit_defaults=True, gc=False):
     """A node. Nothing in a tree points upwards, so the collector has no cycle to find; entries are in tuples, which it forgets."""
 
@@ -282,7 +288,7 @@ class OperationNode(_Node):
     @property
     def attributes(self) -> dict[str, Any]:
         """The attributes, decoded."""
-        return {} if self.attributes_json is UNSET else decode(self.attributes_json)
+        return _attributes(self.attributes_json)
 
 
 class TurnNode(_Node):
@@ -314,7 +320,7 @@ class TurnNode(_Node):
     @property
     def attributes(self) -> dict[str, Any]:
         """The attributes, decoded."""
-        return {} if self.attributes_json is UNSET else decode(self.attributes_json)
+        return _attributes(self.attributes_json)
 
 
 class SessionNode(_Node):
@@ -366,7 +372,7 @@ class SessionNode(_Node):
     @property
     def attributes(self) -> dict[str, Any]:
         """The attributes, decoded; `ingress` holds how the run started."""
-        return {} if self.attributes_json is UNSET else decode(self.attributes_json)
+        return _attributes(self.attributes_json)
 
 
 class Pool(Struct, rename="camel"):

@@ -176,6 +176,11 @@ class EntryState(Struct, eq=False):
 _TAKING = frozenset({EntryState.pending.__code__})
 
 
+def has_text(op: EntryState) -> bool:
+    """Tell whether text of its answer was streamed to an op."""
+    return op._streamed is not None  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - of this module
+
+
 def _nowhere(_record: records.Record) -> None:
     """Take a record that another process delivers."""
 

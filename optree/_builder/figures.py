@@ -120,7 +120,7 @@ def take_usage(
         core.stream.fault(f"a usage: {usage.fault}")
     entry.tokens = usage.tokens
     if entry.type == "llm":
-        entry.tokens = usage.tokens or Tokens()
+        entry.tokens = usage.tokens or (None if usage.fault else Tokens())
     elif usage.tokens is not None and not usage.tokens.total_tokens:
         entry.tokens = None
     entry.cost_usd, entry.upstream_inference_cost_usd = usage.cost_usd, usage.upstream_cost_usd

@@ -82,7 +82,10 @@ class Provider:
                 """Say nothing."""
 
             def do_GET(self):
-                self.do_POST()
+                if "/responses/" in self.path:
+                    self.do_POST()
+                else:
+                    self.send_error(501)
 
             def do_POST(self):
                 body = self.rfile.read(int(self.headers.get("content-length", 0)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
@@ -25,6 +26,8 @@ _MOST_NAME: Final = 100
 _MOST_UNREAD: Final = 1000
 """Pieces of one answer that are not JSON; each takes as long as it takes to find out."""
 _PIECE_BYTES: Final = 1024
+_DONE: Final = b"[DONE]"
+"""The data of the event behind a stream's last."""
 _GAP: Final = b"\0"
 """Stands for the beginning of a line that was not seen; JSON has none."""
 
@@ -49,6 +52,8 @@ class Body:
         """The beginning of the document, or of the last piece that is not JSON: of an event its lines."""
         self.is_over = False
         """True once the provider has said that there is no more, be the connection open or not."""
+        self.waiting: deque[Any] = deque()
+        """Values that were read, and are still to be taken."""
         self._stopped = False
         self._encoding = encoding.strip().lower()
         self._unpackers: list[_Unpacker] | None = None
@@ -88,9 +93,10 @@ class Body:
         self._raw.clear()
 
     def feed(self, data: bytes, *, last: bool = False) -> Iterator[Any]:
-        """Yield the values that are whole by now; *last*: no more bytes come."""
+        """Yield the values that are whole by now; *last*: no more bytes come. What is held behind the stream's end is not looked at."""
         if self._stopped:
             return
+        last = last and not self.is_over
         self._came += len(data)
         for piece in self._pieces(data) if self._encoding else [data]:
             self._unpacked += len(piece)
@@ -165,7 +171,7 @@ class Body:
         if self._event:
             said, name = b"\n".join(self._event), self._name
             self._event.clear()
-            if said.strip().startswith(b"[DONE]"):
+            if said.strip().startswith(_DONE) or (is_end and _DONE.startswith(said.strip())):
                 self.is_over = True
             else:
                 values += (found := self._value(said, is_end=is_end))

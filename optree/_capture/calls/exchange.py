@@ -7,6 +7,7 @@ forked child nothing is recorded of an attempt of the parent's, which goes on th
 
 from __future__ import annotations
 
+import atexit
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -24,7 +25,7 @@ from optree._capture.calls.program import PROGRAM
 from optree._capture.calls.refusals import STATUS_CODE, Refusal, failure_in, refusal_as_text, refusal_in, refusal_of
 from optree._capture.calls.requests import Asked
 from optree._interrupts import if_free, new_rlock, pass_on, suppress
-from optree._nodes import Severity
+from optree._nodes import Severity, Status
 from optree._tracing.controls import before_flush
 from optree._tracing.failures import class_of_error, class_of_status, status_of, was_not_sent
 from optree._tracing.faults import fault, guarded
@@ -52,6 +53,8 @@ _MOST_WAITING: Final = 4 << 20
 """Bytes of a stream that may wait to be read; the oldest of more are left out: the last events have the figures."""
 _reading: deque[Exchange] = deque()
 """Exchanges whose pieces wait for the worker."""
+_open: dict[int, ref[Exchange]] = {}
+"""By id, exchanges whose bodies are still to come."""
 
 
 class Exchange:
@@ -146,6 +149,8 @@ class Exchange:
         self._status = status
         told = {name: value.decode("latin-1") for key, value in headers if (name := key.lower()) in _HEADERS}
         self._kind = kind = told.get(b"content-type", "")
+        if status < _REDIRECTED:  # first: an interrupt may come behind it
+            call.is_answered = True
         if content is None or (answer := self._document(content)) is None:
             body = Body(kind if status < _REDIRECTED else "", "" if content is not None else told.get(b"content-encoding", ""))
             self._body = body
@@ -154,7 +159,6 @@ class Exchange:
         if call.is_own and (found := next((told[name] for name in _REQUEST_IDS if name in told), None)):
             call.op.builder.set_op(call.op, request_id=found)
         if status < _REDIRECTED:
-            call.is_answered = True
             if call.is_refused:
                 call.op.builder.set_op(call.op, **{STATUS_CODE: status})
         else:
@@ -164,6 +168,7 @@ class Exchange:
         if content is None:
             self._lock = new_rlock()
             self._unread[self.op.path] = WeakMethod(self._catch_up)
+            _open[id(self)] = ref(self)
             return
         if body is not None:
             self._chunks.append((0, content))
@@ -275,19 +280,21 @@ class Exchange:
     def _read(self, until: int, *, last: bool = False) -> None:
         body = self._body
         if body is None:
-            whole, self._whole = self._whole, None
-            if whole is not None:
-                self._take(whole)
+            if self._whole is not None:
+                self._take(self._whole)
+                self._whole = None  # last: an interrupt has it taken again
             return
         is_more = True
-        while is_more:
+        while is_more or body.waiting:
             try:
-                data = self._next(body)
-                is_more = bool(self._chunks) and (last or self._read_to < until)
-                for value in body.feed(data, last=last and not is_more):
-                    self._take(value)
+                if not body.waiting:
+                    data = self._next(body)
+                    is_more = bool(self._chunks) and (last or self._read_to < until)
+                    body.waiting.extend(body.feed(data, last=last and not is_more))
+                while body.waiting:
+                    self._take(body.waiting.popleft())
             except BaseException:
-                body.stop("an exception broke off the reading of the answer: the rest of it is not recorded")
+                body.flaw = "an exception broke off the reading of the answer: a part of it is not recorded"
                 raise
 
     def _next(self, body: Body) -> bytes:
@@ -342,8 +349,10 @@ class Exchange:
 
     def _end(self, error: BaseException | None) -> None:
         op = self._call.op
-        if self._lock is not None and self._number == self._call.attempts:
-            self._unread.pop(op.path, None)
+        if self._lock is not None:
+            _open.pop(id(self), None)
+            if self._number == self._call.attempts:
+                self._unread.pop(op.path, None)
         try:
             self._is_over = True
             if op.spending is None and self._whole is not None and self._noted <= MOST_TOGETHER:
@@ -353,8 +362,19 @@ class Exchange:
             self._call.ended()
         except BaseException as raised:  # an interrupt, or a fault: what is begun is done whole
             self._is_over, self._call.is_under_way = True, False
-            self._call.end(*ended_by(raised))
+            self._break_off(*ended_by(raised))
             raise
+
+    def _break_off(self, status: Status, said: str | None) -> None:
+        """End it once more, where an exception came in the middle of that: with what had come, as far as it can still be read."""
+        try:
+            if self._call.is_answered and self._call.op.bare.ended_at is None:
+                self._read(self._noted, last=True)
+                self._result.ended(status)
+                if self._body is not None and self._body.flaw is not None:
+                    self._call.op.log(self._body.flaw, "WRN")
+        finally:
+            self._call.end(status, said)
 
     def _finish(self, error: BaseException | None) -> None:
         """Read what was noted last, and end what that ends."""
@@ -431,6 +451,13 @@ def _drain_all(seconds: float) -> bool:
     return True
 
 
+def _end_open() -> None:
+    """End what the program has left open, as it ends: finalizers behind that can import nothing, and read nothing."""
+    for known in list(_open.values()):
+        if (exchange := known()) is not None:
+            exchange.ended(GeneratorExit())
+
+
 def _is_last(event: dict[str, Any]) -> bool:
     """Tell whether an event is the last of a stream that has anything."""
     if event.get("type") in _LAST or event.get("done") is True:
@@ -449,3 +476,5 @@ def phrase_of(status: int) -> str:
 
 _DRAIN: Final = Job(_WORKER, _drain, lambda error: fault(error) if isinstance(error, Exception) else None)
 before_flush.append(_drain_all)
+atexit.register(_end_open)
+PROGRAM.before_exit.append(_end_open)

@@ -9,6 +9,7 @@ from typing import Any, Final
 from weakref import ref
 
 from optree._builder import Op
+from optree._builder.entries import has_text
 from optree._builder.handles import account_again, account_late, respond_at_end, tried_again
 from optree._builder.outcome import outcome
 from optree._capture.calls.background import await_response
@@ -24,7 +25,7 @@ from optree._providers.usage import SERVER_TOOLS
 from optree._tracing.budgets import CarriedRefusal
 from optree._tracing.failures import ERROR_BODY, FailureClass, error_attributes
 from optree._tracing.faults import guarded
-from optree._tracing.results import ModelResult, is_known, name_model
+from optree._tracing.results import ModelResult, name_model
 from optree._tracing.runtime import RUNTIME
 from optree._tracing.scopes import is_parents
 from optree._values import is_list, is_object
@@ -187,6 +188,12 @@ class AnswerOverWire(ModelResult):
             self._chunks.append([_text_size(part) for part in parts] if is_list(parts) else [] if is_object(content) else None)
         return super().take(item)
 
+    def breaks_off(self) -> None:
+        """Record what has come of a stream, with what it has told of usage by now: its op is about to end, whatever comes yet."""
+        if self._assembly is not None and (told := figures_in(self._assembly.answer)):
+            self._op.builder.set_op(self._op, **{USAGE_AT_START: told})
+        super().breaks_off()
+
     def ended(self, status: Status) -> None:
         """Record the answer that the chunks add up to, and, if they are not too many, what each had."""
         if 1 < len(self._chunks) <= _MOST_CHUNKS:
@@ -219,7 +226,7 @@ class AnswerOverWire(ModelResult):
             super()._answered(answer, provider, status)
             return
         figures = usage.read(answer)  # the program reads a stream behind its op's end
-        if is_known(figures):
+        if figures.tokens is not None or figures.cost_usd is not None:
             account_late(self._op, figures, failed=status != "ok")
         elif status == "ok" and all(is_placeholder(entry.id) for entry in self._op.bare.accounting):
             self._account(answer, provider, status)
@@ -227,6 +234,11 @@ class AnswerOverWire(ModelResult):
             self._op.spending.commit(self._op)
         if status == "ok" and (self._op.bare.response is None or self._op.bare.response.partial):
             self._op.response(answer)
+
+
+def figures_in(answer: dict[str, Any]) -> dict[str, Any]:
+    """Return the members of an answer that say what it took."""
+    return {name: answer[name] for name in _FIGURES if answer.get(name)}
 
 
 def _text_size(part: Any) -> int:
@@ -240,18 +252,42 @@ class JoinedAnswer(AnswerOverWire):
     def _record(self, value: Any) -> None:
         self._op.response(value)
 
+    def __init__(self, op: Op) -> None:
+        super().__init__(op)
+        self._texts: list[str] = []
+
     def _came(self, piece: Piece) -> None:
-        """Show nothing before the end: the program may stream it."""
+        """Keep the text: before the end nothing is shown, as the program may stream it."""
+        if piece.text and self._room >= 0:
+            self._texts.append(piece.text)
+            self._room -= len(piece.text)
+
+    def breaks_off(self) -> None:
+        """Record what has come of a stream, its text too, unless the program has."""
+        self._show()
+        super().breaks_off()
+
+    def ended(self, status: Status) -> None:
+        """Record the answer that the chunks add up to; of one that broke off the text that had come, unless the program has that."""
+        if status != "ok":
+            self._show()
+        super().ended(status)
+
+    def _show(self) -> None:
+        if self._texts and self._op.bare.ended_at is None and self._op.bare.response is None and not has_text(self._op):
+            self._op.chunk("".join(self._texts))
+        self._texts.clear()
 
     def _account(self, answer: dict[str, Any], provider: str | None, status: Status = "ok") -> None:
         if self._op.bare.ended_at is not None or is_parents(self._op.builder.core, self._op.bare):  # then no end of it here takes this
             super()._account(answer, provider, status)
             return
         name_model(self._op, model_of(answer), provider)
-        told: dict[str, Any] = {name: answer[name] for name in _FIGURES if name in answer}
+        told = figures_in(answer)
         if tools := server_tools(answer):
             told[SERVER_TOOLS] = tools
-        self._op.builder.set_op(self._op, **{USAGE_AT_START: told})
+        if told:  # else what it took is unknown
+            self._op.builder.set_op(self._op, **{USAGE_AT_START: told})
 
 
 class ClientCall:

@@ -6,7 +6,7 @@ import atexit
 import os
 import sys
 from collections import deque
-from collections.abc import Collection, Generator
+from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager
 from pathlib import PurePath
 from typing import Any, Final
@@ -54,6 +54,8 @@ class Program:
         self._opened: _Opened | None = None
         self._answered: deque[tuple[Op, Turn, list[str]]] = deque()
         """Ops that have ended and whose turns are still to be looked at."""
+        self.before_exit: list[Callable[[], None]] = []
+        """Called before the session ends with the program."""
 
     @property
     def is_held_here(self) -> bool:
@@ -171,6 +173,8 @@ class Program:
     def _end_at_exit(self, pid: int) -> None:
         """End the session with the program; in a child that was forked from it, nothing."""
         if os.getpid() == pid:
+            for done in self.before_exit:
+                done()
             self.end(getattr(sys, "last_exc", None) or getattr(sys, "last_value", None))
 
     @contextmanager

@@ -452,6 +452,9 @@ def _begun() -> _Answering | None:
         return of_environment()
     except (OptreeError, OSError) as error:
         return _Refusing(str(error))
+    except Exception as error:  # noqa: BLE001 - a recording of a shape that nobody has thought of
+        fault(error)
+        return _Refusing(f"what is recorded cannot be read: {type(error).__name__}: {error}")
 
 
 ACTIVE: Final = _Active()

@@ -26,6 +26,7 @@ _FEWEST = 2
 _WHOSE = re.compile(rb'"txn":"([^"]*)","writer":"([0-9]+)","segment":([0-9]{1,9}),')
 """What the first line says of the file, as it is written."""
 _Line = tuple[int, bytes, int, bool]
+_AGREED = "the others are checked by what their checksums agree on"
 _TORN_HEADER = "ends inside its first line, before anything was recorded"
 _HEADER_BYTES = 4096
 """More bytes than any header has."""
@@ -95,9 +96,8 @@ def read_journal(path: Path, after: int = 0, system: OS = REAL) -> JournalFile:
     if seed is None:
         file.flaws.append(_without_header(path, first, lines))
         return file
-    if file.header is None and r.check(first[1], seed):
-        file.flaws.append(Flaw(path.name, 0, 0, "corrupt", "its first line is missing; the others are checked by what their checksums agree on"))
-    expected, holes, late = file.header.first if file.header else 0, dict[range, int](), set[int]()
+    file.flaws += _headless(file, first[1], seed)
+    numbers = _Numbers(file.header.first if file.header else 0)
     for offset, line, size, whole in lines if file.header else chain([first], lines):
         if not whole or not r.check(line, seed):
             at = _record_inside(line, seed) if whole else 0
@@ -105,24 +105,14 @@ def read_journal(path: Path, after: int = 0, system: OS = REAL) -> JournalFile:
             if not at:
                 continue
             offset, line = offset + at, line[at:]  # noqa: PLW2901 - the newline before it was damaged
-        number = _number(line)
-        file.begins, expected = file.begins or number, expected or number
-        if file.header is None and 0 < number < file.begins:  # it stands behind others that came later
-            holes[range(number, file.begins)] = offset
-            file.begins = number
-        if 0 < number < expected and (number in late or not any(number in hole for hole in holes)):
+        if numbers.has(number := _number(line), offset):
             file.flaws.append(Flaw(path.name, offset, size + 1, "repeated", f"record {number} is there again, and passed over"))
-            continue
-        number = _take(file, line, offset, after)
-        if number > expected:
-            holes[range(expected, number)] = offset
-        if number < expected:
-            late.add(number)
-        expected = max(expected, number + 1)
-    if late:
+        else:
+            numbers.take(_take(file, line, offset, after), offset)
+    if numbers.late:
         file.records.sort(key=lambda record: record.n)
-    file.flaws += _lost(file, holes, late)
-    file.last = max(0, expected - 1)
+    file.flaws += _lost(file, numbers)
+    file.begins, file.last = numbers.begins, max(0, numbers.next - 1)
     if file.header is None and (whose := _accounts_of_another(path, file.records)):
         return _foreign(path, whose, system)
     return file
@@ -134,22 +124,58 @@ def header_of(path: Path, system: OS = REAL) -> r.Header | None:
     return _header(path, first[1]) if first and first[3] else None
 
 
-def _lost(file: JournalFile, holes: dict[range, int], late: set[int]) -> list[Flaw]:
-    """Say which numbers are missing and where, but for those that came *late*, and those of which the writer knew: a gap counts them."""
-    missing = {part: offset for hole, offset in holes.items() for part in _without(hole, late)}
-    unknown = {hole: offset for hole, offset in missing.items() if not any(low <= hole[0] and hole[-1] <= high for low, high in file.omitted)}
+def _headless(file: JournalFile, first: bytes, seed: int) -> list[Flaw]:
+    """Say that a file has no header, where its first line is a record."""
+    is_record = file.header is None and r.check(first, seed)
+    return [Flaw(file.path.name, 0, 0, "corrupt", f"its first line is missing; {_AGREED}")] if is_record else []
+
+
+class _Numbers:
+    """Which numbers of records a file has, as its lines are read."""
+
+    def __init__(self, first: int) -> None:
+        """Begin with that of the *first* record by the header; 0 without one."""
+        self.next = first
+        """The number behind the highest so far."""
+        self.begins = 0
+        self.late: set[int] = set()
+        """Those that came behind a higher one."""
+        self._is_known = first > 0
+        self._holes: dict[range, int] = {}
+
+    def has(self, number: int, offset: int) -> bool:
+        """Tell whether a number was taken before; what is lower than all so far was not, where no header says which is the first."""
+        lowest = self.begins or number
+        if not self._is_known and 0 < number < lowest:
+            self._holes[range(number, lowest)] = offset
+        self.next, self.begins = self.next or number, min(lowest, number) or lowest
+        return 0 < number < self.next and (number in self.late or not any(number in hole for hole in self._holes))
+
+    def take(self, number: int, offset: int) -> None:
+        """Take a number, of a line at that *offset*; 0 of one that cannot be read."""
+        if number > self.next:
+            self._holes[range(self.next, number)] = offset
+        elif 0 < number < self.next:
+            self.late.add(number)
+        self.next = max(self.next, number + 1)
+
+    def missing(self) -> Iterator[tuple[range, int]]:
+        """Yield the rows of numbers that no line had, each with the offset of the line behind it."""
+        for hole, offset in self._holes.items():
+            start = hole.start
+            for number in [*sorted(self.late.intersection(hole)), hole.stop]:
+                if number > start:
+                    yield range(start, number), offset
+                start = number + 1
+
+
+def _lost(file: JournalFile, numbers: _Numbers) -> list[Flaw]:
+    """Say which numbers are missing and where, but for those of which the writer knew: a gap counts them."""
     return [
-        Flaw(file.path.name, offset, 0, "lost records", f"records {hole[0]} to {hole[-1]} are missing") for hole, offset in unknown.items()
+        Flaw(file.path.name, offset, 0, "lost records", f"records {hole[0]} to {hole[-1]} are missing")
+        for hole, offset in numbers.missing()
+        if not any(low <= hole[0] and hole[-1] <= high for low, high in file.omitted)
     ]
-
-
-def _without(hole: range, late: set[int]) -> Iterator[range]:
-    """Yield the parts of a row of numbers that did not come late."""
-    start = hole.start
-    for number in [*sorted(late.intersection(hole)), hole.stop]:
-        if number > start:
-            yield range(start, number)
-        start = number + 1
 
 
 def of_another(path: Path, first: bytes, header: r.Header | None, seed: int | None) -> str:
@@ -259,9 +285,7 @@ def _header(path: Path, line: bytes) -> r.Header | None:
 def _flaw(path: Path, offset: int, size: int, *, whole: bool) -> Flaw:
     """Describe a bad line: a write that was cut off leaves no newline, so a line that has one was changed afterwards."""
     if whole and not offset:
-        return Flaw(
-            path.name, offset, size, "corrupt", "its first line is damaged; the others are checked by what their checksums agree on"
-        )
+        return Flaw(path.name, offset, size, "corrupt", f"its first line is damaged; {_AGREED}")
     if whole:
         return Flaw(path.name, offset, size, "corrupt", "a line does not match its checksum")
     return Flaw(path.name, offset, size, "torn tail", "the last write was cut off")

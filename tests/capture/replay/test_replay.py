@@ -724,3 +724,20 @@ def test_replay_of_a_program_on_aiohttp(tmp_path, provider):
     run = line("replay", "last", "--", sys.executable, "agent.py", provider.url)
     expected = f"optree: 2 of 2 calls of models were answered as in {txn}\n"
     assert (True, 2) == (expected in run.stderr, len(provider.requests)), run.stderr
+
+
+@pytest.mark.parametrize(
+    "odd", [{"attributes": [1]}, {"request": {"payload": {"messages": {"$history": "x", "count": "y"}}, "size": 1, "kind": "messages"}}]
+)
+def test_a_recording_with_members_of_other_types(line, provider, odd):
+    """Where an op's members in a file are of other types than optree's, the program's requests are refused as those that differ."""
+    file = line.folder / "odd.json"
+    line.read("export", "last", "--to", "json", "-o", file)
+    document = json.loads(file.read_text())
+    for turn in document["session"]["turns"]:
+        turn["ops"][0] |= odd
+    file.write_text(json.dumps(document))
+    run = line("replay", "odd.json", "--", sys.executable, "agent.py", provider.url, "Athens?", "Rome?", code=1)
+    assert [] == provider.requests
+    assert "openai.BadRequestError: Error code: 400 - optree replay: not as recorded at 1.1" in run.stderr
+    assert "optree: 0 of 2 calls of models were answered" in run.stderr
