@@ -111,9 +111,9 @@ def test_the_program_shows_what_came_itself(recording):
             op.chunk("It rains")
             asking.post(URL, json=ASKED)
 
-    with optree.session("a"), optree.turn(), client(*pieces_of(*WORDS), httpx.ReadError("reset")) as asking:
-        with pytest.raises(httpx.ReadError):
-            ask(asking)
+    broken = client(*pieces_of(*WORDS), httpx.ReadError("reset"))
+    with optree.session("a"), optree.turn(), broken as asking, pytest.raises(httpx.ReadError):
+        ask(asking)
     [op] = recording.tree.session.turns[0].ops
     assert '"It rains"' == text_of(op)
 
