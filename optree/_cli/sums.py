@@ -114,7 +114,9 @@ def pending(where: Directory) -> int:
 def say_pending(count: int) -> None:
     """Say how many sessions are in no ledger yet, if any are."""
     if count:
-        complain(f"{count:,} session{' is' if count == 1 else 's are'} not in the ledger yet (optree ls)")
+        complain(
+            f"{count:,} session{' is' if count == 1 else 's are'} not in the ledger yet (optree ls; optree load TXN --end ends what broke off)"
+        )
 
 
 def say_repeated(book: Book, where: Directory, *, checked: bool = False) -> None:

@@ -25,20 +25,24 @@ from optree._cli.options import (
     place,
 )
 from optree._cli.program import command_line
-from optree._cli.screen import figures, paint, show, show_json, unpainted, when
+from optree._cli.screen import figures, paint, show, show_json, unpainted, when, working
 from optree._cli.sessions import Row, State, is_auto, open_session, resume_of, run_with, state_of, unfinished
 from optree._nodes import OperationNode, SessionNode, TurnNode
+from optree._store import resume_session
 from optree._store.reading.directory import Directory
-from optree._store.reading.recovery import Loaded
+from optree._store.reading.recovery import Loaded, names_file
 from optree._store.reading.runs import MOST_LOOKED_AT, load_run, was_auto
+from optree._store.saving import StoreOptions
 from optree._tree.path import Path
 from optree._tree.text import duration, format_totals, format_tree, seen_of, took
 from optree._values import decode
 from optree._visible import coloured, one_line
-from optree.errors import OptreeError
+from optree.errors import NotFoundError, OptreeError, SetupError
 from optree.redaction import redact
 
 DAMAGED = 3
+_ENDED = "its process had ended before: ended by optree load --end"
+_END_SECONDS = 60.0
 _SHOWN = 120
 """Characters of a log line, or of a partial answer's end."""
 
@@ -49,6 +53,7 @@ def load(
     command: Annotated[
         list[str] | None, typer.Argument(metavar="-- CMD", help="Go on with the session in this program.", show_default=False)
     ] = None,
+    end: Annotated[bool, typer.Option("--end", help="End a session that broke off as it is, so that its bill is in the ledger.")] = False,
     sessions_dir: SessionsDir = None,
     billing_file: BillingFile = None,
     verbose: Verbose = False,
@@ -65,9 +70,15 @@ def load(
     With CMD: the program goes on in the same session and the same trace; the options are those of `optree run`. Of a run that has several
     sessions it goes on with this one; what else it begins are new sessions of the same run.
 
+    With --end: a session that nothing will go on with, as of a service that was stopped, is ended as cancelled, and shown.
+
     Example: [bold]optree load last[/bold], then [bold]optree load last -- python agent.py[/bold]
     """
     where = directory(sessions_dir, billing_file)
+    if command and end:
+        raise SetupError("--end ends the session as it is, and CMD goes on with it: leave one out")
+    if end:
+        _end(txn, where)
     if command:
         session_place = place(txn, where)
         tracing = Tracing(verbose, trace_llm, trace_tools, as_json, otel, auto)
@@ -80,6 +91,20 @@ def load(
         _show(loaded, live, others, where)
     if loaded.damage.state == "damaged":
         raise typer.Exit(DAMAGED)
+
+
+def _end(txn: str, where: Directory) -> None:
+    """End a session that broke off: what was going on is closed as interrupted, and its lines go to the ledger."""
+    if names_file(txn):
+        raise SetupError(f"{one_line(txn)} is a file, and --end changes a session: name its txn (optree ls lists them)")
+    loaded, _ = open_session(txn, where)
+    if loaded.session.ended_at is not None:
+        raise NotFoundError(f"session {loaded.txn} has ended: there is nothing to end")
+    builder, store, _ = resume_session(loaded.txn, StoreOptions(where))
+    builder.end_session("cancelled", _ENDED)
+    with working(f"ending {loaded.txn}"):
+        if not store.close(_END_SECONDS):
+            raise OptreeError(f"session {loaded.txn} is not saved yet: optree status says what is left")
 
 
 def _show(loaded: Loaded, live: FilePath | None, others: list[Row], where: Directory) -> None:

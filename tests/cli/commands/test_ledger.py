@@ -84,7 +84,10 @@ def test_a_sound_bill(optree):
     assert (2, 1, [], []) == (found["checked"], found["notEnded"], found["withoutSession"], found["differing"])
     assert "2 of 2 sessions agree: leaves = totals = ledger · 1 not ended\n" == optree.read("ledger", "--check").stdout
     assert 1 == optree.json("ledger")["notEnded"]
-    assert "optree: 1 session is not in the ledger yet (optree ls)\n" == optree.read("ledger").stderr
+    assert (
+        "optree: 1 session is not in the ledger yet (optree ls; optree load TXN --end ends what broke off)\n"
+        == optree.read("ledger").stderr
+    )
 
 
 @pytest.mark.parametrize("change", ["lost", "altered", "strange"])

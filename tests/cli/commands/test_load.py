@@ -309,3 +309,26 @@ def test_a_full_disk_ends_a_resume_before_the_program(killed):
     assert ("", 1) == (run.stdout, len(run.stderr.splitlines())), run.stderr
     assert f"{killed.sessions} cannot be written: there is no room" in run.stderr
     assert before == contents(killed.sessions)
+
+
+def test_a_session_that_nothing_goes_on_with_is_ended(killed):
+    """`--end` closes what was going on as interrupted and the session as cancelled; its bill is in the ledger, once."""
+    bill = killed.json("cost", killed.txn)["total"]
+    shown = killed.read("load", killed.txn, "--end").stdout
+    assert shown.startswith(f"session {killed.txn} of researcher: cancelled\n")
+    [row] = killed.json("ls")
+    assert ("cancelled", bill) == (row["state"], killed.json("cost", killed.txn)["total"])
+    assert (bill["calls"], bill["costUsd"]) == tuple(killed.json("cost", "--all")["total"][name] for name in ("calls", "costUsd"))
+    assert [f"{killed.txn}.json.zst"] == [path.name for path in killed.sessions.iterdir()]
+    assert "has ended: there is nothing to end" in killed.read("load", killed.txn, "--end", code=1).stderr
+
+
+def test_what_is_not_ended(optree):
+    """A session that is running, a file, and one that CMD goes on with are refused, and stay as they are."""
+    process = optree.start(sys.executable, optree.agent, "why", "wait")
+    assert ["found why\n", "ready\n"] == [process.stdout.readline(), process.stdout.readline()]
+    assert "is being written by another process" in optree.read("load", "last", "--end", code=1).stderr
+    process.communicate()
+    [file] = optree.sessions.glob("*.json.zst")
+    assert "name its txn" in optree.read("load", file, "--end", code=2).stderr
+    assert "leave one out" in optree.read("load", "last", "--end", "--", "true", code=2).stderr
