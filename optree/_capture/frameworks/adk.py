@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from optree._builder import Op, Turn
 from optree._capture.calls.observed import one_client_call
-from optree._capture.frameworks.nesting import LEFT, Ending, FrameworkCall, Nesting
+from optree._capture.frameworks.nesting import LEFT, FrameworkCall, Nesting, Request
 from optree._capture.hooks import Hook, IsOn, Watch, await_within, read_within
 from optree._nodes import Status
 from optree._tracing import context
@@ -345,34 +345,37 @@ def models(module: ModuleType, is_on: IsOn) -> list[Hook]:
 async def _noted(responses: Any, request: Any) -> AsyncGenerator[Any, None]:
     call = _AdkModelCall(request)
     try:
+        call.begin()
         with one_client_call():  # retries are attempts of this call
             async with aclosing(responses):
                 async for response in responses:
+                    if call.has_answered:  # another answer, of the same generator
+                        call = _AdkModelCall(request)
+                        call.begin()
                     call.take(response)
                     yield response
     except BaseException as error:
-        call.end(error)
+        call.over(error)
         raise
-    call.end(None)
+    call.over(None)
 
 
-class _AdkModelCall:
+class _AdkModelCall(FrameworkCall):
     """One call of a model, which ends with the answer: ADK calls the tools that this asks for before it wants to know of more."""
 
     def __init__(self, request: Any) -> None:
         self._request = request
-        self._call: FrameworkCall | None = FrameworkCall()
         self._parts: list[Any] = []
         self._pieces: list[Any] = []
         """Of a stream, as long as there is no whole answer."""
         self._told: dict[str, Any] = {}
         self._refusal: str | None = None
+        self.has_answered = False
+        """True once it has ended with an answer that was not seen on the wire."""
 
     @guarded
     def take(self, response: Any) -> None:
         """Take an answer, or a piece of one."""
-        if self._call is None:  # another answer, of the same generator
-            self._call, self._parts, self._pieces, self._told, self._refusal = FrameworkCall(), [], [], {}, None
         parts = _parts(response.content)
         for name in ("usage_metadata", "model_version", "finish_reason"):
             if (found := getattr(response, name, None)) is not None:
@@ -384,43 +387,35 @@ class _AdkModelCall:
         self._parts += parts
         if response.error_code:
             self._refusal = ": ".join(filter(None, (text(response.error_code), text(response.error_message or ""))))
-        is_seen = self._call.is_seen
+        is_seen = self.is_seen
         if is_seen or self._refusal or response.turn_complete or self._told or any(part.function_call for part in parts):
-            self.end(None)
-            if not is_seen:
-                self._call = None
+            self.end()
+            self.has_answered = not is_seen
 
     def _stream(self, parts: Any) -> None:
-        op = self._begin()
+        op = self.op()
         for part in parts:
             if op is not None and part.text:
                 (op.think if part.thought else op.chunk)(part.text)
 
-    def _begin(self) -> Op | None:
+    def over(self, error: BaseException | None) -> None:
+        """Take that there is no more, or that ADK wants no more of an answer."""
+        super().over(None if isinstance(error, GeneratorExit) and self._parts else error)
+
+    def request(self) -> Request:
+        """Return what is sent, as JSON has it."""
         request = self._request
-        if self._call is None or self._call.is_seen:
-            return None
         sent = [_plain(one) for one in request.contents]
-        return self._call.begin(None, request.model, sent, {} if request.config is None else _plain(request.config))
+        return None, request.model, sent, {} if request.config is None else _plain(request.config)
 
-    @guarded
-    def end(self, error: BaseException | None) -> None:
-        """Take that there is no more."""
-        call, answer = self._call, None
-        if call is None:
-            return
-        error = None if isinstance(error, GeneratorExit) and self._parts else error
-        how: Ending | None = None
-        try:
-            if self._begin() is not None:
-                answer = self._answer()
-                if error is None and self._refusal is not None:
-                    how = ("failed", redact(self._refusal), class_of_text(self._refusal))
-        finally:
-            call.end(answer, error, how)
+    def answer(self, value: Any) -> Any:  # noqa: ARG002 - it came in pieces
+        """Return the answer; one that has an error's code is a failure."""
+        if self._refusal is not None:
+            self.how = ("failed", redact(self._refusal), class_of_text(self._refusal))
+        return self.partial()
 
-    def _answer(self) -> dict[str, Any] | None:
-        """Return it as Gemini gives it."""
+    def partial(self) -> Any:
+        """Return as much of the answer as there is, as Gemini gives it."""
         parts = self._parts or self._pieces
         if not parts and not self._told:
             return None

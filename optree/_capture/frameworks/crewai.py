@@ -18,6 +18,7 @@ from optree._capture.calls.program import asked_last, program_name
 from optree._capture.frameworks.nesting import (
     FrameworkCall,
     Nesting,
+    Request,
     arguments_of,
     chat_answer,
     given_here,
@@ -97,7 +98,7 @@ def models(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
     @functools.wraps(track)
     def tracked(model: Any, usage_data: Any, *args: Any, **kwargs: Any) -> Any:
-        if (call := _call.get()) is not None and call.model is model:
+        if (call := _CrewModelCall.under_way()) is not None and call.model is model:
             call.usage = usage_data
         return track(model, usage_data, *args, **kwargs)
 
@@ -233,7 +234,7 @@ def _emitted(source: Any, event: Any, *, is_on: bool) -> None:
     elif begin is not None and how in _ENDS:
         if (key := _RUNS.ended_by(event, what, source)) is not None:
             _ended(key, event, what)
-    elif (call := _call.get()) is not None and event.type in _OF_CALLS:
+    elif event.type in _OF_CALLS and (call := _CrewModelCall.under_way()) is not None:
         call.told(event)
 
 
@@ -361,7 +362,8 @@ def _calls(kind: Any) -> list[Hook]:
 
     @guarded
     def asked(model: Any, messages: Any = None, *_args: Any, **more: Any) -> _CrewModelCall | None:
-        if not _is_on() or ((call := _call.get()) is not None and call.model is model):  # a method that calls its base class's
+        call = _CrewModelCall.under_way()
+        if not _is_on() or (call is not None and call.model is model):  # a method that calls its base class's
             return None
         return _CrewModelCall(model, messages, more.get("tools"))
 
@@ -388,7 +390,7 @@ def _hook_calls(kind: Any) -> None:
         setattr(owner, name, function)
 
 
-class _CrewModelCall:
+class _CrewModelCall(FrameworkCall):
     """One call of a model."""
 
     def __init__(self, model: Any, messages: Any, tools: Any) -> None:
@@ -396,63 +398,29 @@ class _CrewModelCall:
         self.usage: Any = None
         self._messages, self._tools = messages, tools
         self._finish: str | None = None
-        self.call: FrameworkCall | None = None
-        self._before: _CrewModelCall | None = None
-
-    def begin(self) -> None:
-        """Be the one that is under way here."""
-        self._before = _call.get()
-        _call.set(self)
-        self.call = FrameworkCall()
-
-    def returned(self, value: Any) -> None:
-        """Take the answer."""
-        self._leave()
-        self._end(value, None)
-
-    def raised(self, error: BaseException) -> None:
-        """Take that none came."""
-        self._leave()
-        self._end(None, error)
-
-    def _leave(self) -> None:
-        if _call.get() is self:
-            _call.set(self._before)
 
     def told(self, event: Any) -> None:
         """Take what the model's own events tell of it."""
         if event.type == "llm_call_completed":
             self.usage = event.usage or self.usage
             self._finish = event.finish_reason or self._finish
-        elif (op := self._op()) is not None and event.chunk:
+        elif (op := self.op()) is not None and event.chunk:
             (op.think if event.type == "llm_thinking_chunk" else op.chunk)(text(event.chunk))
 
-    def _op(self) -> Any:
-        """Return the op of one that is not seen on the wire."""
-        call, model = self.call, self.model
-        if call is None or call.is_seen:
-            return None
-        is_unnamed = model.provider == "openai" and not type(model).__module__.startswith("crewai.")  # the default of all classes
+    def request(self) -> Request:
+        """Return what is sent, without a provider that is but the default of all classes."""
+        model = self.model
+        is_unnamed = model.provider == "openai" and not type(model).__module__.startswith("crewai.")
         sent = {name: one for name in _PARAMETERS if (one := getattr(model, name, None)) not in (None, [])}
         messages = [{"role": "user", "content": self._messages}] if isinstance(self._messages, str) else self._messages
         kept = [{name: one[name] for name in _OF_MESSAGE if name in one} for one in messages or [] if is_object(one)]
-        return call.begin(
-            None if is_unnamed else model.provider, model.model, kept, {**sent, **({"tools": self._tools} if self._tools else {})}
-        )
+        return None if is_unnamed else model.provider, model.model, kept, {**sent, **({"tools": self._tools} if self._tools else {})}
 
-    @guarded
-    def _end(self, answer: Any, error: BaseException | None) -> None:
-        call = self.call
-        if call is None:
-            return
-        found = None
-        if self._op() is not None and error is None:
-            found = chat_answer(self.model.model, [_answer(answer)], self.usage, self._finish)
-        call.end(found, error)
+    def answer(self, value: Any) -> Any:
+        """Return the answer, with what the model's events told of it."""
+        return chat_answer(self.model.model, [_answer(value)], self.usage, self._finish)
 
 
-_call: ContextVar[_CrewModelCall | None] = ContextVar("optree_crewai_call", default=None)
-"""The one that is under way."""
 _OF_CALLS: Final = ("llm_call_completed", "llm_stream_chunk", "llm_thinking_chunk")
 _PARAMETERS: Final = ("temperature", "top_p", "max_tokens", "seed", "stop", "stream")
 

@@ -14,10 +14,9 @@ from contextvars import ContextVar
 from types import ModuleType
 from typing import Any, Final
 
-from optree._builder import Op
 from optree._capture.calls.observed import ended_by
 from optree._capture.calls.program import program_name
-from optree._capture.frameworks.nesting import OUTSIDE, PLACE, FrameworkCall, Nesting, given_instead, respond
+from optree._capture.frameworks.nesting import OUTSIDE, PLACE, FrameworkCall, Nesting, Request, given_instead, respond
 from optree._capture.hooks import Hook, IsOn, LastIsOn
 from optree._tracing import context
 from optree._tracing.faults import guarded
@@ -139,39 +138,33 @@ class _Runs:
 _RUNS: Final = _Runs()
 
 
-class _ChainCall:
+class _ChainCall(FrameworkCall):
     """A call of a model, with what is said of it."""
 
     def __init__(self, messages: Any, told: Mapping[str, Any]) -> None:
-        self.call = FrameworkCall()
-        self._messages = messages
-        self._told = told
+        self._messages, self._told = messages, told
 
-    def op(self) -> Op | None:
-        """Return the op of one that is not seen on the wire."""
-        if self.call.is_seen:
-            return None
+    def request(self) -> Request:
+        """Return what is sent."""
         known: Any = self._told.get("metadata") or {}
         sent: Any = self._told.get("invocation_params") or {}
         parameters = {name: value for name, value in sent.items() if value is not None and name != "_type"}
-        return self.call.begin(known.get("ls_provider"), known.get("ls_model_name"), _plain(self._messages), parameters)
+        return known.get("ls_provider"), known.get("ls_model_name"), _plain(self._messages), parameters
 
 
 def _call_began(messages: Any, run_id: Any, parent_run_id: Any, told: Mapping[str, Any]) -> None:
     _RUNS.nesting.begin(run_id, PLACE, _RUNS.above(parent_run_id))
-    _RUNS.calls[run_id] = _ChainCall(messages, told)
+    call = _RUNS.calls[run_id] = _ChainCall(messages, told)
+    call.begin()
     while len(_RUNS.calls) > _MOST_SKIPPED:
         del _RUNS.calls[next(iter(_RUNS.calls))]
 
 
 def _call_ended(run_id: Any, answer: Any, error: Any) -> None:
-    call = _RUNS.calls.pop(run_id, None)
     try:
-        if call is not None:
-            call.op()
+        if (call := _RUNS.calls.pop(run_id, None)) is not None:
+            call.end(answer, None if _is_left_in_order(error) else error)
     finally:
-        if call is not None:
-            call.call.end(answer, None if _is_left_in_order(error) else error)
         _RUNS.nesting.end(run_id)
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Self
 from weakref import ref
 
 from optree._builder import Op
-from optree._capture.calls.observed import JoinedAnswer, ToldCall, ended_by
+from optree._capture.calls.observed import TOLD, JoinedAnswer, ToldCall, ended_by
 from optree._capture.calls.program import PROGRAM
 from optree._capture.calls.requests import Asked
 from optree._clock import now_ms
@@ -35,6 +35,8 @@ _MOST_OPEN: Final = 10_000
 _TURN: Final = "turn"
 Ending = tuple[Status, str | None, FailureClass | None]
 """How a call ended: its status, its error, and the class of that."""
+Request = tuple[str | None, str | None, list[Any] | None, Mapping[str, Any]]
+"""What a model is asked: its provider, its name, the messages and the parameters."""
 LEFT: Final[tuple[Status, str]] = ("cancelled", "what it was part of has ended")
 """How a node ends that was left open."""
 
@@ -319,20 +321,61 @@ class FrameworkCall(ToldCall):
     """A call of a model, as a framework tells of it: what the wire records meanwhile, or, if it does not come by there, an op of its own.
 
     Within an open llm op of the program's it is that one. One that begins while another is under way here is part of that: a model asks
-    another one, and the innermost is recorded. *is_running* tells whether the model's own code runs, where no more than that is known.
+    another one, and the innermost is recorded. Hooks run functions and streams within it; what differs between frameworks are `request`,
+    `answer` and `partial`.
     """
 
-    def __init__(self, is_running: Callable[[], bool] = lambda: True) -> None:
-        self._where = context.here()
-        self._began = now_ms()
-        self._op: Op | None = None
-        self._is_own = True
-        self._is_running = is_running
+    how: Ending | None = None
+    """How it ended, where what was raised does not tell."""
+    _where: Scope | None = None
+    _began: float | None = None
+    _op: Op | None = None
+    _is_own = True
+
+    @classmethod
+    def under_way(cls) -> Self | None:
+        """Return the innermost call of this class that is under way in this context."""
+        call = TOLD.get()
+        while call is not None and (call.is_over or not isinstance(call, cls)):
+            call = call.around
+        return call
+
+    def request(self) -> Request:
+        """Return what the model is asked."""
+        raise NotImplementedError
+
+    def answer(self, value: Any) -> Any:
+        """Return the answer that an op is to have, from what the model returned; of a stream that is None."""
+        return value
+
+    def partial(self) -> Any:
+        """Return what there is of the answer though the call failed."""
+
+    def is_running(self) -> bool:
+        """Tell whether the model's own code runs."""
+        return True
+
+    @guarded
+    def begin(self) -> None:
+        """Begin: what is sent over the wire from now on is part of this call."""
+        self._where, self._began = context.here(), now_ms()
         self.goes_on()
+
+    def returned(self, value: Any) -> None:
+        """Record the answer, and end the call."""
+        self.end(value)
+
+    def raised(self, error: BaseException) -> None:
+        """End the call as failed."""
+        self.end(None, error)
+
+    def over(self, error: BaseException | None) -> None:
+        """End the call: there are no more pieces of the answer."""
+        self.end(None, error)
 
     def is_asking(self) -> bool:
         """Tell whether what is asked here is asked by this model's own code, and not by a tool that this calls."""
-        return self._is_running() and not self._is_in_tool()
+        return self.is_running() and not self._is_in_tool()
 
     def _is_in_tool(self) -> bool:
         """Tell whether a tool runs here that was called since this has begun."""
@@ -342,10 +385,12 @@ class FrameworkCall(ToldCall):
             scope = scope.before
         return is_found and scope is self._where
 
-    @guarded
-    def begin(self, provider: str | None, model: str | None, messages: list[Any] | None, parameters: Mapping[str, Any]) -> Op | None:
-        """Return the op of a call that did not come over the wire, begun when the call was; None of one that did."""
-        if self._op is None and not self.is_seen and RUNTIME.config.enabled:
+    def op(self) -> Op | None:
+        """Return the op of a call that is not seen on the wire, begun when the call was."""
+        if self.is_seen or self._began is None:
+            return None
+        if self._op is None and RUNTIME.config.enabled:
+            provider, model, messages, parameters = self.request()
             open_op = None if self._where is None else self._where.op
             if open_op is not None and open_op.bare.kind == "llm" and open_op.bare.ended_at is None:
                 self._op, self._is_own = open_op, False
@@ -363,15 +408,21 @@ class FrameworkCall(ToldCall):
         return where.session.builder.begin_op("llm", name, turn=where.turn, parent=where.op, attributes=known, at=self._began)
 
     @guarded
-    def end(self, answer: Any = None, error: BaseException | None = None, how: Ending | None = None) -> None:
-        """End its op, if it has one of its own, with what came: as *how* says, or else as the exception does."""
+    def end(self, value: Any = None, error: BaseException | None = None) -> None:
+        """End the call and, if it has one of its own, its op: by *how* it ended, or else by the exception."""
+        answer = None
+        try:
+            if self.op() is not None:
+                answer = self.answer(value) if error is None else self.partial()
+        finally:
+            self._ended(answer, error)
+
+    def _ended(self, answer: Any, error: BaseException | None) -> None:
         self.leaves()
-        self.is_seen, op = True, self._op
-        if op is None:
-            return
-        if answer is not None:
+        self.is_seen, op, self._op = True, self._op, None
+        if op is not None and answer is not None:
             (ModelResult if self._is_own else _JoinedAnswer)(op).returned(answer)
-        if self._is_own:
-            status, said, why = how or (*ended_by(error), class_of_error(error))
+        if op is not None and self._is_own:
+            status, said, why = self.how or (*ended_by(error), class_of_error(error))
             op.end(status, said, **error_attributes(why if status == "failed" else None))
             PROGRAM.answered(op)

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 from optree._capture.calls.observed import ended_by
 from optree._capture.calls.program import asked_last
-from optree._capture.frameworks.nesting import Ending, FrameworkCall, Nesting, arguments_of, chat_answer, given_here, respond
+from optree._capture.frameworks.nesting import FrameworkCall, Nesting, Request, arguments_of, chat_answer, given_here, respond
 from optree._capture.hooks import Hook, IsOn, await_within
 from optree._nodes import Status
 from optree._tracing import context
@@ -182,7 +182,7 @@ class _Told:
         """The class of that."""
         self.run = _run.get()
         self.nesting = _OUTSIDE if self.run is None else self.run.nesting
-        self.call: FrameworkCall | None = None
+        self.call: _SpanCall | None = None
 
 
 _spans: Final[WeakKeyDictionary[Any, _Told]] = WeakKeyDictionary()
@@ -207,7 +207,8 @@ def _span_began(span: Any, *_how: Any) -> None:
     kind, told = data.type, _Told()
     _spans[span] = told
     if kind in {"response", "generation"}:
-        told.call = FrameworkCall()
+        told.call = _SpanCall(data)
+        told.call.begin()
     elif kind == "agent":
         _agent_began(span, data, told)
     elif kind == "function":
@@ -253,7 +254,8 @@ def _span_ended(span: Any, *_how: Any) -> None:
         status, said = "failed", told.failure
     why = class_of_error(_in_flight(told)) or told.why
     if told.call is not None:
-        _call_ended(told.call, data, (status, said, why))
+        told.call.how = status, said, why
+        told.call.end()
     elif data.type == "handoff":
         _handed_over(span, data, told, status, said)
     else:
@@ -289,21 +291,26 @@ def _handed_over(span: Any, data: Any, told: _Told, status: Status, said: str | 
         told.nesting.end(span, status, said)
 
 
-def _call_ended(call: FrameworkCall, data: Any, how: Ending) -> None:
-    """Record a call of a model that did not come over the wire."""
-    if not call.is_seen:
+class _SpanCall(FrameworkCall):
+    """A call of a model, of which all is known when its span ends."""
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+
+    def request(self) -> Request:
+        """Return what was sent."""
+        data = self._data
         sent: Any = data.input
+        model = getattr(data.response, "model", None) if data.type == "response" else data.model
         messages = [{"role": "user", "content": sent}] if isinstance(sent, str) else list(sent or [])
-        answer: Any
+        return None, model, messages, getattr(data, "model_config", None) or {}
+
+    def answer(self, value: Any) -> Any:  # noqa: ARG002 - the span has it
+        """Return what came."""
+        data = self._data
         if data.type == "response":
-            answer, model = data.response, getattr(data.response, "model", None)
-        else:
-            model = data.model
-            answer = chat_answer(model, data.output, data.usage) if data.output else None
-        call.begin(None, model, messages, getattr(data, "model_config", None) or {})
-        call.end(answer, how=how)
-    else:
-        call.end()
+            return data.response
+        return chat_answer(data.model, data.output, data.usage) if data.output else None
 
 
 def _said_of(error: Any) -> str:

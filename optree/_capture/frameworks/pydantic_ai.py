@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from optree._capture.calls.observed import ended_by
-from optree._capture.frameworks.nesting import FrameworkCall, Nesting, arguments_of, chat_answer, given_here, respond
+from optree._capture.frameworks.nesting import FrameworkCall, Nesting, Request, arguments_of, chat_answer, given_here, respond
 from optree._capture.hooks import Hook, IsOn, await_within
 from optree._tracing.faults import guarded
 from optree._tracing.recorded import CURRENT_REPLAY, note_type
@@ -261,41 +261,28 @@ class _Check(_Step):
             self.raised(flaw)
 
 
-class _ModelCall:
+class _ModelCall(FrameworkCall):
     """One call of a model."""
 
     def __init__(self, model: Any, messages: Any, settings: Any) -> None:
         self._model, self._messages, self._settings = model, messages, settings
-        self._call: FrameworkCall | None = None
         self.stream: Any = None
         """What the program reads, if it does."""
 
-    def begin(self) -> None:
-        """Be the one that is under way here."""
-        self._call = FrameworkCall(self._is_running)
-
-    def _is_running(self) -> bool:
+    def is_running(self) -> bool:
         """Tell whether the model's own code runs, and not the program between the pieces of an answer."""
         return getattr(getattr(self.stream, "_event_iterator", None), "ag_running", True)
 
-    def returned(self, value: Any) -> None:
-        """Take the answer."""
-        self._end(value, None)
+    def request(self) -> Request:
+        """Return what is sent."""
+        return self._model.system, self._model.model_name, _plain(self._messages), self._settings or {}
 
-    def raised(self, error: BaseException) -> None:
-        """Take that none came."""
-        self._end(None, error)
-
-    @guarded
-    def _end(self, answer: Any, error: BaseException | None) -> None:
-        call = self._call
-        if call is None:
-            return
-        told = None
-        if not call.is_seen:
-            call.begin(self._model.system, self._model.model_name, _plain(self._messages), self._settings or {})
-            told = None if answer is None else _answer(answer)
-        call.end(told, error)
+    def answer(self, value: Any) -> Any:
+        """Return the answer, if there is one, with its messages as the conventions of OpenTelemetry have them."""
+        if value is None:
+            return None
+        usage = {name: one for name, one in dataclasses.asdict(value.usage).items() if one}
+        return chat_answer(value.model_name, _plain([value]), usage, value.finish_reason)
 
 
 def _plain(messages: Any) -> list[Any]:
@@ -306,11 +293,6 @@ def _plain(messages: Any) -> list[Any]:
 @functools.cache
 def _converter() -> Any:
     return importlib.import_module("pydantic_ai.models.instrumented").InstrumentationSettings()
-
-
-def _answer(response: Any) -> dict[str, Any]:
-    usage = {name: one for name, one in dataclasses.asdict(response.usage).items() if one}
-    return chat_answer(response.model_name, _plain([response]), usage, response.finish_reason)
 
 
 def _question(prompt: Any) -> str | None:

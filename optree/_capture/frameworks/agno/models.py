@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, Final
 
-from optree._capture.frameworks.nesting import FrameworkCall, chat_answer
+from optree._capture.frameworks.nesting import FrameworkCall, Request, chat_answer
 from optree._capture.hooks import Hook, IsOn, await_within, read_within, run_within, watched, watched_async
 from optree._providers.messages import json_text
 from optree._tracing.faults import guarded
@@ -44,47 +44,25 @@ def models(module: ModuleType, is_on: IsOn) -> list[Hook]:
     ]
 
 
-class _AgnoModelCall:
+class _AgnoModelCall(FrameworkCall):
     """One call of a model."""
 
     def __init__(self, model: Any, told: Mapping[str, Any]) -> None:
         self._model, self._told = model, told
-        self._call: FrameworkCall | None = None
         self._said = self._thought = ""
         self._tool_calls: list[Any] = []
         self._usage: dict[str, Any] = {}
 
     @guarded
-    def begin(self) -> None:
-        """Begin: what is sent over the wire from now on is part of this call."""
-        self._call = FrameworkCall()
-
-    def goes_on(self) -> None:
-        """Go on: Agno asks for another piece of the stream."""
-        if self._call is not None:
-            self._call.goes_on()
-
-    @guarded
     def take(self, piece: Any) -> None:
         """Record a piece of a stream. What the program does until it asks for the next piece is not part of the call."""
-        if self._call is not None:
-            self._call.pauses()
+        self.pauses()
         self._add(piece)
-        op = self._op()
+        op = self.op()
         if op is not None and isinstance(piece.content, str) and piece.content:
             op.chunk(piece.content)
         if op is not None and piece.reasoning_content:
             op.think(text(piece.reasoning_content))
-
-    def returned(self, value: Any) -> None:
-        """Record the answer, and end the call."""
-        self._end(value, None)
-
-    def over(self, error: BaseException | None) -> None:
-        """End the call: the stream is over, or the model raised an exception."""
-        self._end(None, error)
-
-    raised = over
 
     def _add(self, answer: Any) -> None:
         content = answer.content
@@ -97,32 +75,19 @@ class _AgnoModelCall:
                 if taken := getattr(usage, name, None):
                     self._usage[name] = self._usage.get(name, 0) + taken
 
-    def _op(self) -> Any:
-        """Return the call's op, begun if need be; None if the call is seen on the wire."""
-        call, model = self._call, self._model
-        if call is None or call.is_seen:
-            return None
+    def request(self) -> Request:
+        """Return what is sent, without a provider that is but the default of a class that names none."""
+        model = self._model
         sent = {name: one for name in _PARAMETERS if (one := getattr(model, name, None)) is not None}
         more = {name: plain(self._told[name]) for name in _ASKED_WITH if self._told.get(name) is not None}
         asked: list[Any] = self._told.get("messages") or []
-        messages = [_message(one) for one in asked]
-        is_named = model.provider and model.provider != f"{model.name} ({model.id})"  # the default of a class that names none
-        return call.begin(model.provider if is_named else None, model.id, messages, {**sent, **more})
+        is_named = model.provider and model.provider != f"{model.name} ({model.id})"
+        return model.provider if is_named else None, model.id, [_message(one) for one in asked], {**sent, **more}
 
-    @guarded
-    def _end(self, answer: Any, error: BaseException | None) -> None:
-        call, found = self._call, None
-        if call is None:
-            return
-        try:
-            if answer is not None:
-                self._add(answer)
-            if self._op() is not None and error is None:
-                found = self._answer()
-        finally:
-            call.end(found, error)
-
-    def _answer(self) -> dict[str, Any]:
+    def answer(self, value: Any) -> Any:
+        """Return the answer, or the one that the pieces add up to."""
+        if value is not None:
+            self._add(value)
         message: dict[str, Any] = {"role": "assistant", "content": self._said or None}
         if self._thought:
             message["reasoning_content"] = self._thought

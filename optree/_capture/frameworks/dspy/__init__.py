@@ -11,13 +11,12 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from contextvars import ContextVar
 from itertools import islice
 from types import ModuleType
 from typing import Any, Final, cast
 
 from optree._capture.calls.observed import ClientCall
-from optree._capture.frameworks.nesting import FrameworkCall, Nesting, chat_answer, given_instead, respond
+from optree._capture.frameworks.nesting import FrameworkCall, Nesting, Request, chat_answer, given_instead, respond
 from optree._capture.hooks import Hook, IsOn, await_within, run_within
 from optree._nodes import FROM_CACHE
 from optree._providers.messages import json_text
@@ -175,7 +174,7 @@ def answers(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
     @functools.wraps(function)
     def finalize(model: Any, call: Any, result: Any) -> Any:
-        if is_on() and (under_way := _call.get()) is not None and under_way.model is model:
+        if is_on() and (under_way := _DspyCall.under_way()) is not None and under_way.model is model:
             under_way.result = result
         return function(model, call, result)
 
@@ -335,7 +334,7 @@ def _question(asked: Mapping[str, Any]) -> str | None:
     return json_text(_told(dict(asked))) if asked else None
 
 
-class _DspyCall:
+class _DspyCall(FrameworkCall):
     """One call of a model. All that it sends are attempts of one op."""
 
     def __init__(self, model: Any, prompt: Any, messages: Any, more: Mapping[str, Any]) -> None:
@@ -344,57 +343,38 @@ class _DspyCall:
         """The result that DSPy got from the engine, or from its cache."""
         self._asked = prompt, messages, more
         self._client = ClientCall()
-        self.call: FrameworkCall | None = None
-        self._before: _DspyCall | None = None
 
     def begin(self) -> None:
-        """Make this the call that is under way in this context."""
-        self._before = _call.get()
-        _call.set(self)
-        self.call = FrameworkCall()
+        """Begin: what is sent over the wire from now on is an attempt of this call."""
+        super().begin()
         self._client.begin()
 
     def returned(self, value: Any) -> None:
         """Record the answer."""
         self._client.returned(value)
-        self._end(value, None)
+        super().returned(value)
 
     def raised(self, error: BaseException) -> None:
         """Record that the call failed."""
-        self._end(None, error)
+        super().raised(error)
         self._client.raised(error)
 
-    @guarded
-    def _end(self, value: Any, error: BaseException | None) -> None:
-        if _call.get() is self:
-            _call.set(self._before)
-        call = self.call
-        if call is None:
-            return
-        answer, op = None, None if call.is_seen else self._begun(call)
-        if op is not None and error is None:
-            answer = self._answer(value)
-            if getattr(self.result, "cache_hit", False):
-                op.log(FROM_CACHE)
-                op.account(input_tokens=0, output_tokens=0, cost_usd=0.0)
-        call.end(answer, error)
-
-    def _begun(self, call: FrameworkCall) -> Any:
-        """Return the op of a call that is not seen on the wire."""
+    def request(self) -> Request:
+        """Return what is sent."""
         prompt, messages, more = self._asked
         provider, _, name = self.model.model.rpartition("/") if isinstance(self.model.model, str) else ("", "", "")
         sent = {**self.model.kwargs, **more}
         parameters = {name: _told(sent[name]) for name in _OF_CALL if sent.get(name) is not None}
-        return call.begin(provider or None, name, _told(messages or _messages(prompt)), parameters)
+        return provider or None, name, _told(messages or _messages(prompt)), parameters
 
-    def _answer(self, value: Any) -> dict[str, Any]:
-        """Return what came as an answer of OpenAI's chat."""
+    def answer(self, value: Any) -> Any:
+        """Return what came as an answer of OpenAI's chat; what the cache gave used no tokens."""
         outputs = getattr(self.result, "outputs", value)
-        return chat_answer(self.model.model, map(_message, outputs), _told(getattr(self.result, "usage", None)))
-
-
-_call: ContextVar[_DspyCall | None] = ContextVar("optree_dspy_call", default=None)
-"""The call that is under way in this context."""
+        found = chat_answer(self.model.model, map(_message, outputs), _told(getattr(self.result, "usage", None)))
+        if getattr(self.result, "cache_hit", False) and (op := self.op()) is not None:
+            op.log(FROM_CACHE)
+            op.account(input_tokens=0, output_tokens=0, cost_usd=0.0)
+        return found
 
 
 def _messages(prompt: Any) -> list[Any]:

@@ -9,9 +9,8 @@ from weakref import finalize, ref
 
 from optree._builder import Op
 from optree._capture.calls.observed import TOLD
-from optree._capture.frameworks.nesting import FrameworkCall, chat_answer
+from optree._capture.frameworks.nesting import FrameworkCall, Request, chat_answer
 from optree._providers.messages import json_text
-from optree._tracing.faults import guarded
 from optree._values import dumped, is_list, is_object, text
 
 METHODS: Final = ("chat", "achat", "stream_chat", "astream_chat", "complete", "acomplete", "stream_complete", "astream_complete")
@@ -20,16 +19,14 @@ _INTEGRATIONS: Final = "llama_index.llms."
 """Beginning of the modules of models that LlamaIndex's packages have."""
 
 
-class LlamaIndexCall:
+class LlamaIndexCall(FrameworkCall):
     """One call of a model."""
 
     def __init__(self, model: Any, asked: Any) -> None:
         self.model = model
         self._asked, self._more = asked, dict[str, Any]()
-        self._is_told = self._has_come = self._is_over = False
+        self._is_told = self._has_come = False
         self._stream: ref[Any] | None = None
-        self.call = FrameworkCall(self.is_running)
-        self._begun: Op | None = None
         module = type(model).__module__
         self._provider = module.split(".")[2] if module.startswith(_INTEGRATIONS) else None
 
@@ -40,6 +37,7 @@ class LlamaIndexCall:
         if around is not None and around.model is model and around.is_running():
             return None
         call = cls(model, asked)
+        call.begin()
         _call.set(call)
         return call
 
@@ -47,7 +45,7 @@ class LlamaIndexCall:
         """True while the model's own code runs here."""
         stream: Any = None if self._stream is None else self._stream()
         is_inside = self._stream is None or getattr(stream, "gi_running", False) or getattr(stream, "ag_running", False)
-        return is_inside and not self._is_over
+        return is_inside and not self.is_over
 
     @property
     def _name(self) -> str:
@@ -66,13 +64,13 @@ class LlamaIndexCall:
     def _forgotten(self, end: Callable[[Any, BaseException | None], None]) -> None:
         """End a call whose stream was dropped, read in part or reported by no event. One of which nothing was read asked nothing."""
         if self._is_told and not self._has_come:
-            self.call.is_seen = True
+            self.is_seen = True
         end(None, GeneratorExit() if self._is_told else None)
 
     def piece(self, response: Any) -> None:
         """Record a piece of the answer."""
         self._has_come = True
-        op = self._op()
+        op = self.op()
         if op is None:
             return
         if thought := response.additional_kwargs.get("thinking_delta"):
@@ -80,33 +78,27 @@ class LlamaIndexCall:
         if response.delta:
             op.chunk(text(response.delta))
 
-    def _op(self) -> Op | None:
-        """Return the op of a call that is not seen on the wire."""
-        call, model = self.call, self.model
-        if self._begun is not None:
-            return self._begun
-        if self._provider is not None and TOLD.get() is not call:  # its stream is read in another context, and seen on the wire
-            call.is_seen = True
-        if call.is_seen:
-            return None
+    def op(self) -> Op | None:
+        """Return the op of a call that is not seen on the wire; one that has begun gets the whole answer, whatever is seen later."""
+        if self._op is None and self._provider is not None and TOLD.get() is not self:  # its stream is read elsewhere, and seen on the wire
+            self.is_seen = True
+        return self._op or super().op()
+
+    def request(self) -> Request:
+        """Return what is sent, with the tools as providers take them."""
+        model = self.model
         asked = [self._asked] if isinstance(self._asked, str) else self._asked if is_list(self._asked) else []
         sent = {name: one for name in _PARAMETERS if (one := getattr(model, name, None)) not in (None, [])}
         more = {name: _tools_of(one) if name == "tools" else one for name, one in self._more.items() if name not in _INTERNAL}
-        self._begun = call.begin(self._provider, self._name, [_message(one) for one in asked], sent | more)
-        return self._begun
+        return self._provider, self._name, [_message(one) for one in asked], sent | more
 
-    @guarded
-    def end(self, answer: Any, error: BaseException | None) -> None:
-        """Record the answer, or that the call failed."""
-        self._is_over = True
-        found = None
-        try:
-            if self._op() is not None and answer is not None:
-                told = getattr(answer, "message", None)
-                said = {"role": "assistant", "content": text(answer.text)} if told is None else _message(told)
-                found = chat_answer(self._name, [said]) | _usage(answer)
-        finally:
-            self.call.end(found, error)
+    def answer(self, value: Any) -> Any:
+        """Return the answer, if one is told of."""
+        if value is None:
+            return None
+        told = getattr(value, "message", None)
+        said = {"role": "assistant", "content": text(value.text)} if told is None else _message(told)
+        return chat_answer(self._name, [said]) | _usage(value)
 
 
 _call: ContextVar[LlamaIndexCall | None] = ContextVar("optree_llama_index_call", default=None)

@@ -6,12 +6,11 @@ import dataclasses
 import functools
 import importlib
 from collections.abc import Callable, Generator, Mapping
-from contextvars import ContextVar
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
 from optree._builder import Op
-from optree._capture.frameworks.nesting import FrameworkCall, chat_answer
+from optree._capture.frameworks.nesting import FrameworkCall, Request, chat_answer
 from optree._capture.hooks import Hook, IsOn, LastIsOn, of_kind, run_within
 from optree._tracing.faults import guarded
 from optree._values import is_object, own_members, subclasses, text
@@ -38,7 +37,8 @@ def models(module: ModuleType, is_on: IsOn) -> list[Hook]:
 @guarded
 def _asked(model: Any, messages: Any = None, /, *_args: Any, **told: Any) -> _SmolModelCall | None:
     """Return a call of a model. This is not nested in another function, since programs pickle classes of theirs with the hooks in them."""
-    if not _is_on() or ((call := _call.get()) is not None and call.model is model):  # called by the same method of a derived class
+    call = _SmolModelCall.under_way()
+    if not _is_on() or (call is not None and call.model is model):  # called by the same method of a derived class
         return None
     return _SmolModelCall(model, told.pop("messages", messages), told)
 
@@ -75,7 +75,7 @@ def _stream_within(function: Any, watching: Callable[..., _SmolModelCall | None]
             call.begin()
             deltas: Any = function(*args, **kwargs)
             if type(deltas).__module__ in _OF_PYTHON and hasattr(deltas, "__next__"):
-                call.leave()
+                call.pauses()
                 return _noted(deltas, call)
             call.returned(None)
             return deltas  # noqa: TRY300 - an object of the program's own, which may be more than its pieces
@@ -91,14 +91,14 @@ def _noted(deltas: Any, call: _SmolModelCall) -> Generator[Any, Any, Any]:
     step = functools.partial(next, deltas)
     try:
         while True:
-            call.begin()
+            call.goes_on()
             try:
                 delta = step()
             except StopIteration as end:
                 call.returned(None)
                 return end.value
             call.came(delta)
-            call.leave()
+            call.pauses()
             try:
                 sent = yield delta
                 step = functools.partial(next, deltas) if sent is None else functools.partial(deltas.send, sent)
@@ -118,87 +118,52 @@ def _noted(deltas: Any, call: _SmolModelCall) -> Generator[Any, Any, Any]:
 _WAYS: Final[tuple[tuple[str, Callable[..., Any]], ...]] = (("generate", run_within), ("generate_stream", _stream_within))
 
 
-class _SmolModelCall:
+class _SmolModelCall(FrameworkCall):
     """One call of a model."""
 
     def __init__(self, model: Any, messages: Any, told: Mapping[str, Any]) -> None:
         self.model, self._messages, self._told = model, messages, told
-        self.call: FrameworkCall | None = None
-        self._op: Op | None = None
         self._deltas: list[Any] = []
-        self._before: _SmolModelCall | None = None
-
-    def begin(self) -> None:
-        """Make this the call that is under way in this context."""
-        self._before = _call.get()
-        _call.set(self)
-        if self.call is None:
-            self.call = FrameworkCall()
-        else:
-            self.call.goes_on()
-
-    def leave(self) -> None:
-        """Make the call around it the one that is under way, as while the program has a piece of the answer."""
-        if _call.get() is self:
-            _call.set(self._before)
-        if self.call is not None:
-            self.call.pauses()
 
     @guarded
     def came(self, delta: Any) -> None:
         """Record a piece of the answer."""
-        if (op := self._unseen()) is not None:
+        if (op := self.op()) is not None:
             self._deltas.append(delta)
             if delta.content:
                 op.chunk(delta.content)
 
-    def returned(self, value: Any) -> None:
-        """Record the answer; None stands for the one that the pieces add up to."""
-        self._end(value, None)
+    def op(self) -> Op | None:
+        """Return the op of a call that is not seen on the wire; one that has begun gets the whole answer, whatever is seen later."""
+        return self._op or super().op()
 
-    def raised(self, error: BaseException) -> None:
-        """Record that the call failed."""
-        self._end(None, error)
-
-    def _unseen(self) -> Op | None:
-        """Return the op of a call that is not seen on the wire."""
-        if self._op is not None or self.call is None or self.call.is_seen:
-            return self._op
+    def request(self) -> Request:
+        """Return what is sent, with the tools as their schemas."""
         told, model = dict(self._told), self.model
         tools, stop = told.pop("tools_to_call_from", None) or (), told.pop("stop_sequences", None)
         schema = importlib.import_module("smolagents.models").get_tool_json_schema
         sent = {"stop": stop, "tools": [schema(tool) for tool in tools] or None, **told}
         name = text(getattr(model, "model_id", None) or type(model).__name__)
         messages = [_message(one) for one in self._messages or ()]
-        self._op = self.call.begin(None, name, messages, {key: one for key, one in sent.items() if one is not None})
-        return self._op
+        return None, name, messages, {key: one for key, one in sent.items() if one is not None}
 
-    @guarded
-    def _end(self, answer: Any, error: BaseException | None) -> None:
-        self.leave()
-        call, found = self.call, None
-        if call is None:
-            return
-        try:
-            if self._unseen() is not None:
-                found = self._answer(answer, error)
-        finally:
-            call.end(found, error)
-
-    def _answer(self, answer: Any, error: BaseException | None) -> dict[str, Any] | None:
+    def answer(self, value: Any) -> Any:
+        """Return the answer, or the one that the pieces add up to."""
         has_usage = any(delta.token_usage for delta in self._deltas)
-        if answer is None and self._deltas and (error is None or has_usage):  # else its chunks are recorded, and its tokens unknown
-            answer = importlib.import_module("smolagents.models").agglomerate_stream_deltas(self._deltas)
-            answer.token_usage = answer.token_usage if has_usage else None
-        if answer is None:
+        if value is None and self._deltas:
+            value = importlib.import_module("smolagents.models").agglomerate_stream_deltas(self._deltas)
+            value.token_usage = value.token_usage if has_usage else None
+        if value is None:
             return None
-        usage = getattr(answer, "token_usage", None)
+        usage = getattr(value, "token_usage", None)
         spent = None if usage is None else {"prompt_tokens": usage.input_tokens, "completion_tokens": usage.output_tokens}
-        return chat_answer(getattr(self.model, "model_id", None), [_message(answer)], spent)
+        return chat_answer(getattr(self.model, "model_id", None), [_message(value)], spent)
+
+    def partial(self) -> Any:
+        """Return what the pieces add up to if they tell of tokens: else the chunks are recorded, and the tokens unknown."""
+        return self.answer(None) if any(delta.token_usage for delta in self._deltas) else None
 
 
-_call: ContextVar[_SmolModelCall | None] = ContextVar("optree_smolagents_call", default=None)
-"""The call that is under way in this context."""
 _ROLES: Final = {"tool-call": "assistant", "tool-response": "user"}
 """The provider's roles for those that are smolagents' own."""
 

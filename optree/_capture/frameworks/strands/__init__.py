@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 
 from optree._builder import Op
 from optree._capture.calls.observed import ended_by
-from optree._capture.frameworks.nesting import Ending, FrameworkCall, Nesting, arguments_of, given_here, respond
+from optree._capture.frameworks.nesting import FrameworkCall, Nesting, Request, arguments_of, given_here, respond
 from optree._capture.frameworks.strands.runs import RUNS, StrandsRun, is_failed, name_of, question_of
 from optree._capture.hooks import Hook, IsOn, await_within, read_within, watched_async
 from optree._nodes import Status
@@ -346,59 +346,43 @@ def _changes(agent: Any) -> Any:
     return state, agent._deferred_cancel  # noqa: SLF001 - as above
 
 
-class _StrandsModelCall:
+class _StrandsModelCall(FrameworkCall):
     """One call of a model."""
 
     def __init__(self, model: Any, messages: Any, parameters: Mapping[str, Any]) -> None:
         self._model, self._messages, self._parameters = model, messages, parameters
-        self._call: FrameworkCall | None = None
         self._answer: Any = None
-
-    def begin(self) -> None:
-        """Begin: what is sent over the wire from now on is part of this call."""
-        self._call = FrameworkCall()
 
     @guarded
     def take(self, event: Any) -> None:
         """Record a piece of the answer, or its end. What the program does until it asks for the next piece is not part of the call."""
-        if self._call is not None:
-            self._call.pauses()
+        self.pauses()
         said, thought = event.get("data"), event.get("reasoningText")
         if "stop" in event:
             self._answer = event["stop"]
-        elif (said or thought) and (op := self._op()) is not None:
+        elif (said or thought) and (op := self.op()) is not None:
             (op.chunk if said else op.think)(text(said or thought))
 
-    def goes_on(self) -> None:
-        """Go on: Strands asks for another piece."""
-        if self._call is not None:
-            self._call.goes_on()
-
-    def _op(self) -> Op | None:
-        """Return the call's op, begun if need be; None if the call is seen on the wire."""
-        if self._call is None or self._call.is_seen:
-            return None
+    def request(self) -> Request:
+        """Return what is sent, with what the model is configured to send."""
         config = self._model.get_config()
         known: dict[str, Any] = config if is_object(config) else {}
         sent = {**self._parameters, **{name: known.get(name) for name in _PARAMETERS}}
         messages = [{"role": one["role"], "content": one["content"]} for one in self._messages]
         name = text(known.get("model_id") or type(self._model).__name__)
-        return self._call.begin(None, name, messages, {name: one for name, one in sent.items() if one})
+        return None, name, messages, {name: one for name, one in sent.items() if one}
 
-    @guarded
-    def over(self, error: BaseException | None) -> None:
-        """Record the answer, and end the call."""
-        call, told = self._call, None
-        if call is None:
-            return
-        how: Ending | None = None
-        try:
-            if self._op() is not None and self._answer is not None:
-                reason, message, usage, _metrics = self._answer
-                told = {"output": {"message": message}, "stopReason": reason, "usage": _usage(usage)}
-                how = ("cancelled" if reason == "cancelled" else "ok", None, None)
-        finally:
-            call.end(told, error, how)
+    def partial(self) -> Any:
+        """Return the answer, if all of it had come."""
+        if self._answer is None:
+            return None
+        reason, message, usage, _metrics = self._answer
+        self.how = ("cancelled" if reason == "cancelled" else "ok", None, None)
+        return {"output": {"message": message}, "stopReason": reason, "usage": _usage(usage)}
+
+    def answer(self, value: Any) -> Any:  # noqa: ARG002 - a stream returns none
+        """Return the answer, which came with the last event."""
+        return self.partial()
 
 
 def _usage(usage: Any) -> dict[str, Any]:
