@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import aclosing, closing
 from inspect import isasyncgenfunction, isawaitable, iscoroutinefunction, isgeneratorfunction
-from typing import Any, Protocol
+from types import FunctionType
+from typing import Any, Final, Protocol
 
 from optree._tracing.runtime import RUNTIME
+from optree._values import own_members
 
 IsOn = Callable[[], bool]
 """Tells whether a hook does anything."""
 Hook = tuple[Any, str, Any]
 """What stands in the place of a function: owner, name and replacement."""
+_MARK: Final = "_optree_hook"
 
 
 class LastIsOn:
@@ -111,6 +114,15 @@ def await_within(function: Callable[..., Any], watching: Watching) -> Callable[.
             raise
 
     return run
+
+
+def own_hooks(kind: Any, ways: Mapping[str, Callable[..., Any]], watching: Watching) -> list[Hook]:
+    """Hook the methods that a class defines itself, each in the way that *ways* has for its name, unless they are hooked already."""
+    own = {name: one for name, one in own_members(kind).items() if name in ways and isinstance(one, FunctionType)}
+    found = [(kind, name, ways[name](one, watching)) for name, one in own.items() if not hasattr(one, _MARK)]
+    for _, _, function in found:
+        setattr(function, _MARK, True)
+    return found
 
 
 def read_within(owner: Any, names: tuple[str, ...], recorded: Callable[..., Any], is_on: IsOn, *, keeps_kind: bool = True) -> list[Hook]:

@@ -26,7 +26,7 @@ from optree._capture.frameworks.nesting import (
     note_run,
     respond,
 )
-from optree._capture.hooks import Hook, IsOn, LastIsOn, await_within, run_within
+from optree._capture.hooks import Hook, IsOn, LastIsOn, await_within, own_hooks, run_within
 from optree._nodes import FROM_CACHE, OpKind
 from optree._providers.messages import json_text
 from optree._tracing import context
@@ -84,7 +84,7 @@ def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:
 def models(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook `call` and `acall` of every LLM class, also of later ones; these keep their hooks after `uninstrument`, doing nothing."""
     base, _is_on.last = module.BaseLLM, is_on
-    found = [hook for kind in subclasses(base) for hook in _calls(kind)]
+    found = [hook for kind in subclasses(base) for hook in own_hooks(kind, _WAYS, _asked)]
     made_by = own_members(base).get("__init_subclass__")
     if (function := getattr(cast("Any", made_by), "__func__", None)) is not None:
 
@@ -357,37 +357,22 @@ def _record(op: Op, event: Any, what: str, output: Any) -> None:
         respond(op, output)
 
 
-def _calls(kind: Any) -> list[Hook]:
-    """Return hooks for what a class for models calls them by itself."""
-
-    @guarded
-    def asked(model: Any, messages: Any = None, *_args: Any, **more: Any) -> _CrewModelCall | None:
-        call = _CrewModelCall.under_way()
-        if not _is_on() or (call is not None and call.model is model):  # a method that calls its base class's
-            return None
-        return _CrewModelCall(model, messages, more.get("tools"))
-
-    own, found = own_members(kind), list[Hook]()
-    for name, within in (("call", run_within), ("acall", await_within)):
-        function = own.get(name)
-        if callable(function) and not hasattr(function, _MARK):
-            found.append((kind, name, _marked(within(function, asked))))
-    return found
-
-
-_MARK: Final = "_optree_hook"
-_is_on: Final = LastIsOn()
-
-
-def _marked(function: Any) -> Any:
-    setattr(function, _MARK, True)
-    return function
+@guarded
+def _asked(model: Any, messages: Any = None, *_args: Any, **more: Any) -> _CrewModelCall | None:
+    call = _CrewModelCall.under_way()
+    if not _is_on() or (call is not None and call.model is model):  # a method that calls its base class's
+        return None
+    return _CrewModelCall(model, messages, more.get("tools"))
 
 
 @guarded
 def _hook_calls(kind: Any) -> None:
-    for owner, name, function in _calls(kind):
+    for owner, name, function in own_hooks(kind, _WAYS, _asked):
         setattr(owner, name, function)
+
+
+_WAYS: Final = {"call": run_within, "acall": await_within}
+_is_on: Final = LastIsOn()
 
 
 class _CrewModelCall(FrameworkCall):

@@ -6,16 +6,15 @@ import dataclasses
 import functools
 import importlib
 from collections.abc import Callable, Generator, Mapping
-from types import FunctionType, ModuleType
+from types import ModuleType
 from typing import Any, Final
 
 from optree._builder import Op
 from optree._capture.frameworks.nesting import FrameworkCall, Request, chat_answer
-from optree._capture.hooks import Hook, IsOn, LastIsOn, of_kind, run_within
+from optree._capture.hooks import Hook, IsOn, LastIsOn, of_kind, own_hooks, run_within
 from optree._tracing.faults import guarded
 from optree._values import is_object, own_members, subclasses, text
 
-_MARK: Final = "_optree_hook"
 _OF_PYTHON: Final = ("builtins", "itertools")
 _is_on: Final = LastIsOn()
 
@@ -31,7 +30,7 @@ def models(module: ModuleType, is_on: IsOn) -> list[Hook]:
             hook_model(model)
         function(model, *args, **kwargs)
 
-    return [(base, "__init__", made), *(hook for kind in (base, *subclasses(base)) for hook in _calls(kind))]
+    return [(base, "__init__", made), *(hook for kind in (base, *subclasses(base)) for hook in own_hooks(kind, _WAYS, _asked))]
 
 
 @guarded
@@ -43,25 +42,13 @@ def _asked(model: Any, messages: Any = None, /, *_args: Any, **told: Any) -> _Sm
     return _SmolModelCall(model, told.pop("messages", messages), told)
 
 
-def _calls(kind: type[Any]) -> list[Hook]:
-    """Return hooks for the methods that call a model and that the class defines itself."""
-    own = own_members(kind)
-    found = list[Hook]()
-    for name, within in _WAYS:
-        function = own.get(name)
-        if isinstance(function, FunctionType) and not hasattr(function, _MARK):
-            found.append((kind, name, within(function, _asked)))
-            setattr(found[-1][2], _MARK, True)
-    return found
-
-
 @guarded
 def hook_model(model: Any) -> None:
     """Hook the classes of a model of the program's. They keep their hooks after `uninstrument`, which then do nothing."""
     base = importlib.import_module("smolagents.models").Model
     kinds = type(model).__mro__ if _is_on() else ()
     for kind in [one for one in kinds if issubclass(one, base)] or kinds:  # a mixin beside smolagents' own class is left alone
-        for owner, name, function in _calls(kind):
+        for owner, name, function in own_hooks(kind, _WAYS, _asked):
             setattr(owner, name, function)
 
 
@@ -115,7 +102,7 @@ def _noted(deltas: Any, call: _SmolModelCall) -> Generator[Any, Any, Any]:
         raise
 
 
-_WAYS: Final[tuple[tuple[str, Callable[..., Any]], ...]] = (("generate", run_within), ("generate_stream", _stream_within))
+_WAYS: Final[Mapping[str, Callable[..., Any]]] = {"generate": run_within, "generate_stream": _stream_within}
 
 
 class _SmolModelCall(FrameworkCall):
