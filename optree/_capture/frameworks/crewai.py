@@ -27,10 +27,10 @@ from optree._capture.frameworks.nesting import (
     respond,
 )
 from optree._capture.hooks import Hook, IsOn, LastIsOn, await_within, own_hooks, run_within
-from optree._nodes import FROM_CACHE, OpKind
+from optree._nodes import FROM_CACHE
 from optree._providers.messages import json_text
 from optree._tracing import context
-from optree._tracing.faults import guarded
+from optree._tracing.faults import guarded, unless_faulty
 from optree._tracing.recorded import CURRENT_REPLAY, Recorded
 from optree._tracing.scopes import OpScope
 from optree._values import cut, dumped, is_list, is_object, own_members, shortened, subclasses, text
@@ -263,19 +263,19 @@ def _agent_alone_began(event: Any, above: Hashable) -> None:
 
 
 def _task_began(event: Any, above: Hashable) -> None:
-    _step(event, f"task {_name(event.task_name or '')}".rstrip(), {"type": "task"}, above)
-    _sent(event, {name: told for name in ("description", "expected_output") if isinstance(told := getattr(event.task, name, None), str)})
+    told = {name: said for name in ("description", "expected_output") if isinstance(said := getattr(event.task, name, None), str)}
+    _step(event, OpScope("system", f"task {_name(event.task_name or '')}".rstrip(), {"type": "task"}), above, told)
 
 
 def _method_began(event: Any, above: Hashable) -> None:
-    _step(event, f"method {text(event.method_name)}", {"type": "method"}, above)
-    told: dict[str, Any] = event.params or {}
-    _sent(event, {name: _output(value) for name, value in told.items()})
+    given: dict[str, Any] = event.params or {}
+    told: dict[str, Any] = unless_faulty(lambda: {name: _output(value) for name, value in given.items()}, {})
+    _step(event, OpScope("system", f"method {text(event.method_name)}", {"type": "method"}), above, told)
 
 
 def _guardrail_began(event: Any, above: Hashable) -> None:
     name = f"guardrail {_name(event.guardrail_name or '')}".rstrip()
-    _step(event, name, {"type": "guardrail", "retry": event.retry_count}, above)
+    _step(event, OpScope("system", name, {"type": "guardrail", "retry": event.retry_count}), above)
 
 
 def _tool_began(event: Any, above: Hashable) -> None:
@@ -287,23 +287,17 @@ def _memory_asked(event: Any, above: Hashable) -> None:
 
 
 def _knowledge_asked(event: Any, above: Hashable) -> None:
-    _step(event, "knowledge", {}, above, "tool")
+    _step(event, OpScope("tool", "knowledge", {}), above)
     if (op := _RUNS.nesting.op(event.event_id)) is not None:
         note_run(op, "sources of knowledge of CrewAI")
 
 
-def _step(event: Any, name: str, known: Mapping[str, Any], above: Hashable, kind: OpKind = "system") -> None:
-    """Begin an op; outside of all sessions, one of the program's name."""
+def _step(event: Any, kind: OpScope, above: Hashable, told: Mapping[str, Any] | None = None) -> None:
+    """Begin an op, with what it is given; outside of all sessions, an agent's session of the program's name."""
     if above is None and context.here() is None:
         _RUNS.nesting.begin_agent(event.event_id, program_name(), None)
     else:
-        _RUNS.nesting.begin(event.event_id, OpScope(kind, name, known), above)
-
-
-def _sent(event: Any, told: Mapping[str, Any]) -> None:
-    """Record what a step is given."""
-    if told and (op := _RUNS.nesting.op(event.event_id)) is not None:
-        OpScope("system", None, {}).called(op, told)
+        _RUNS.nesting.begin(event.event_id, kind, above, told or None)
 
 
 _NODES: Final[dict[str, Callable[[Any, Hashable], None]]] = {

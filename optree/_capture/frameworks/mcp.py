@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 from optree._builder import Op
 from optree._builder.handles import respond_at_end
 from optree._builder.outcome import outcome
-from optree._capture.calls.program import PROGRAM
+from optree._capture.frameworks.nesting import ProgramOp
 from optree._capture.hooks import Hook
 from optree._tracing import context
 from optree._tracing.context import Holder, Scope
@@ -26,7 +26,6 @@ from optree._tracing.faults import guarded
 from optree._tracing.propagate import place_of, placed_at
 from optree._tracing.recorded import CURRENT_REPLAY, exception_of, note_foreign
 from optree._tracing.runtime import RUNTIME
-from optree._tracing.scopes import OpScope
 from optree._values import cut, dumped, is_list, is_object, text
 
 PARENT: Final = "optree/parent"
@@ -96,17 +95,15 @@ def _is_of(op: Op, tool: str) -> bool:
     return named and op.call is None and bare.response is None and bare.ended_at is None
 
 
-class _Scope(OpScope):
-    """The op of one call. Outside of all sessions it is in the program's."""
+class _Scope(ProgramOp):
+    """The op of one call."""
 
     def __init__(self, server: str | None, tool: str, arguments: Any) -> None:
         super().__init__("tool", f"{server}:{tool}" if server else tool, {"provider": server} if server else {})
         self._sent = _sent(arguments)
 
     def begin(self, before: Scope | None, holder: Holder | None = None, arguments: Mapping[str, Any] | None = None) -> Scope:  # noqa: ARG002
-        begun = super().begin(before or PROGRAM.place_of_tool(), holder, self._sent)
-        begun.before = before
-        return begun
+        return super().begin(before, holder, self._sent)
 
 
 def _sent(arguments: Any) -> dict[str, Any]:

@@ -60,15 +60,14 @@ OUTSIDE: Final = object()
 """Stands for what is above a node that is part of none of its framework's."""
 
 
-class _Tool(OpScope):
-    """The op of a tool's call. Outside of all sessions it is in the program's."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__("tool", name, {})
+class ProgramOp(OpScope):
+    """An op that is in the program's session where it is outside of all others."""
 
     def begin(self, before: Scope | None, holder: Holder | None = None, arguments: Mapping[str, Any] | None = None) -> Scope:
         """Begin it."""
-        return super().begin(before or PROGRAM.place_of_tool(), holder, arguments)
+        scope = super().begin(before or PROGRAM.place_of_tool(), holder, arguments)
+        scope.before = before
+        return scope
 
 
 class _OpenNode:
@@ -101,7 +100,7 @@ class Nesting:
         above: Hashable = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> Scope | None:
-        """Begin a node: where the program is, if that is directly within the node *above*, else in that one.
+        """Begin a node: where the program is, if that is directly within the node *above*, else in that one; an op with its *arguments*.
 
         None while optree is switched off, and where there is no place for it.
         """
@@ -128,6 +127,8 @@ class Nesting:
             raise
         while len(self._open) > _MOST_OPEN:
             self.end(next(iter(self._open)), *LEFT)
+        if arguments is not None and scope.op is not None and isinstance(kind, OpScope):
+            kind.called(scope.op, arguments)
         return scope
 
     def _place(self, before: Scope | None, parent: _OpenNode | None) -> Scope | None:
@@ -157,12 +158,9 @@ class Nesting:
     @guarded
     def begin_tool(self, key: Hashable, name: str, sent: Any, above: Hashable = None, *, of: str = "") -> None:
         """Begin the op of a tool's call, with its arguments; *of*: what it belongs to, whose tools run in a replay too."""
-        kind, told = _Tool(name), arguments_of(sent)
-        scope = self.begin(key, kind, above, told)
-        if scope is not None and scope.op is not None:
-            kind.called(scope.op, told)  # arguments that are named as a request's members are
-            if of:
-                note_run(scope.op, of)
+        scope = self.begin(key, ProgramOp("tool", name, {}), above, arguments_of(sent))
+        if of and scope is not None and scope.op is not None:
+            note_run(scope.op, of)
 
     def scope(self, key: Hashable) -> Scope | None:
         """Return the scope of a node that is open."""

@@ -213,11 +213,8 @@ class _Step:
         """Begin the op."""
         if self._is_tool:
             _NESTING.begin_tool(self, self._name, self._sent)
-            return
-        kind = OpScope("system", self._name, {"type": "output"})
-        scope = _NESTING.begin(self, kind)
-        if scope is not None and scope.op is not None:
-            kind.called(scope.op, arguments_of(self._sent))
+        else:
+            _NESTING.begin(self, OpScope("system", self._name, {"type": "output"}), arguments=arguments_of(self._sent))
 
     @guarded
     def raised(self, error: BaseException) -> None:

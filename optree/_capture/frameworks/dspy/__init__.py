@@ -248,8 +248,8 @@ def _begin_step(node: _DspyNode, *, name: str, type_: str, asked: Mapping[str, A
     """Begin an op; outside of all sessions, an agent's session."""
     if context.here() is None:
         _NESTING.begin_agent(node, agent, None)
-    elif (scope := _NESTING.begin(node, OpScope("system", name, {"type": type_, **known}))) is not None and scope.op is not None:
-        OpScope("system", None, {}).called(scope.op, asked)
+    else:
+        _NESTING.begin(node, OpScope("system", name, {"type": type_, **known}), arguments=asked)
 
 
 def _executed(name: Any, function: Any) -> Any:

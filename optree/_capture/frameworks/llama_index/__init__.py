@@ -20,7 +20,7 @@ from optree._capture.frameworks.llama_index.values import is_event, members, out
 from optree._capture.frameworks.nesting import OUTSIDE, PLACE, Nesting, given_here, note_run, respond
 from optree._capture.hooks import Hook, IsOn, watched, watched_async
 from optree._tracing import context
-from optree._tracing.faults import guarded
+from optree._tracing.faults import guarded, unless_faulty
 from optree._tracing.recorded import CURRENT_REPLAY, exception_of, note_foreign
 from optree._tracing.scopes import OpScope
 from optree._values import foreign_type, is_list, member, own_members, text
@@ -368,9 +368,8 @@ def _step_began(id_: str, run: _LlamaIndexRun, name: str, arguments: Mapping[str
     """Begin an op for a step of a program's workflow; steps of an agent are no ops, only the calls of models and tools in them are."""
     events = {key: one for key, one in arguments.items() if is_event(one)}
     if not run.is_agent and not run.is_team:
-        _SPANS.nesting.begin(id_, OpScope("system", f"step {name}", {"type": "step"}), run.key)
-        if events and (op := _SPANS.nesting.op(id_)) is not None:
-            OpScope("system", None, {}).called(op, {type(one).__name__: members(one) for one in events.values()})
+        told: dict[str, Any] = unless_faulty(lambda: {type(one).__name__: members(one) for one in events.values()}, {})
+        _SPANS.nesting.begin(id_, OpScope("system", f"step {name}", {"type": "step"}), run.key, told or None)
         return
     for event in events.values():
         if run.is_team and (agent := getattr(event, "current_agent_name", None)) is not None:
@@ -432,9 +431,8 @@ def _engine_began(id_: str, engine: Any, arguments: Mapping[str, Any], parent: H
     if context.here() is None:
         _SPANS.nesting.begin_agent(id_, program_name(), asked, above)
         return
-    _SPANS.nesting.begin(id_, OpScope("system", type(engine).__name__, {"type": "query" if "query" in id_ else "chat"}), above)
-    if (op := _SPANS.nesting.op(id_)) is not None:
-        OpScope("system", None, {}).called(op, {"query": asked})
+    kind = OpScope("system", type(engine).__name__, {"type": "query" if "query" in id_ else "chat"})
+    _SPANS.nesting.begin(id_, kind, above, {"query": asked})
 
 
 def _postprocessor_began(id_: str, postprocessor: Any, _arguments: Mapping[str, Any], parent: Hashable) -> None:

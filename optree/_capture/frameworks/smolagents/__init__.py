@@ -13,12 +13,10 @@ from types import ModuleType
 from typing import Any, Final
 
 from optree._builder import Op, Turn
-from optree._capture.calls.program import PROGRAM
-from optree._capture.frameworks.nesting import Nesting, given_here, respond
+from optree._capture.frameworks.nesting import Nesting, ProgramOp, given_here, respond
 from optree._capture.frameworks.smolagents.models import hook_model
 from optree._capture.hooks import Hook, IsOn, of_kind, run_within
 from optree._nodes import Status
-from optree._tracing.context import Holder, Scope
 from optree._tracing.faults import guarded
 from optree._tracing.handles import Session
 from optree._tracing.propagate import wrap
@@ -224,8 +222,8 @@ class _SmolTurn(TurnScope):
         super().finish(handle, *_ended(status, error))
 
 
-class _SmolStep(OpScope):
-    """A step of a run, or one that a program calls itself, in the program's session."""
+class _SmolStep(ProgramOp):
+    """A step of a run, or one that a program calls itself."""
 
     def __init__(self, name: str, kind: str) -> None:
         super().__init__("system", name, {"type": kind})
@@ -233,10 +231,6 @@ class _SmolStep(OpScope):
 
     def _again(self, function: Callable[..., Any]) -> _SmolStep:  # noqa: ARG002 - as above
         return self
-
-    def begin(self, before: Scope | None, holder: Holder | None = None, arguments: Mapping[str, Any] | None = None) -> Scope:
-        """Begin it."""
-        return super().begin(before or PROGRAM.place_of_tool(), holder, arguments)
 
     def called(self, handle: Op, arguments: Mapping[str, Any]) -> None:
         """Do nothing: its arguments are not recorded."""
@@ -260,12 +254,12 @@ class _SmolStep(OpScope):
 class _Within:
     """An op for what a function does."""
 
-    def __init__(self, name: str, kind: str, warning: str | None = None) -> None:
-        self._scope, self._warning = OpScope("system", name, {"type": kind}), warning
+    def __init__(self, name: str, kind: str, warning: str | None = None, sent: Mapping[str, Any] | None = None) -> None:
+        self._scope, self._warning, self._sent = OpScope("system", name, {"type": kind}), warning, sent
 
     def begin(self) -> None:
         """Begin it."""
-        _NESTING.begin(self, self._scope)
+        _NESTING.begin(self, self._scope, arguments=self._sent)
         if self._warning is not None and (op := _NESTING.op(self)) is not None:
             op.log(self._warning, "WRN")
 
@@ -285,14 +279,7 @@ class _Code(_Within):
     """Code that an agent has written. In a replay it runs, and the tools that it calls get what was recorded."""
 
     def __init__(self, code: Any) -> None:
-        super().__init__("python_interpreter", "code")
-        self._sent = {"code": code}
-
-    def begin(self) -> None:
-        """Begin its op, with the code."""
-        super().begin()
-        if (op := _NESTING.op(self)) is not None:
-            self._scope.called(op, self._sent)
+        super().__init__("python_interpreter", "code", sent={"code": code})
 
     @guarded
     def returned(self, value: Any) -> None:

@@ -203,17 +203,11 @@ class _StrandsTool(_StrandsStep):
         if getattr(getattr(tool, "_tool_func", None), "__module__", None) == "strands.multiagent.swarm":
             target = arguments_of(sent).get("agent_name")
             known = {"type": "handoff", "from": self._agent.name, "to": target}
-            self._begin_system(f"handoff to {text(target or '?')}", known, sent)
+            _NESTING.begin(self, OpScope("system", f"handoff to {text(target or '?')}", known), arguments=arguments_of(sent))
         elif getattr(tool, "tool_type", None) == "structured_output":
-            self._begin_system(name, {"type": "output"}, sent)
+            _NESTING.begin(self, OpScope("system", name, {"type": "output"}), arguments=arguments_of(sent))
         else:
             _NESTING.begin_tool(self, name, sent)
-
-    def _begin_system(self, name: str, known: Mapping[str, Any], sent: Any) -> None:
-        kind = OpScope("system", name, known)
-        scope = _NESTING.begin(self, kind)
-        if scope is not None and scope.op is not None:
-            kind.called(scope.op, arguments_of(sent))
 
     @guarded
     def take(self, event: Any) -> None:
