@@ -10,6 +10,7 @@ from types import FunctionType
 from typing import Any, Final, Protocol
 
 from optree._tracing.runtime import RUNTIME
+from optree._tracing.wrapping import async_generator
 from optree._values import own_members
 
 IsOn = Callable[[], bool]
@@ -159,26 +160,7 @@ def of_kind(function: Callable[..., Any], run: Callable[..., Any]) -> Callable[.
         items: Generator[Any, Any, Any] = run(*args, **kwargs)
         return (yield from items)
 
-    @functools.wraps(run)
-    async def async_generator(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-        items: AsyncGenerator[Any, Any] = run(*args, **kwargs)
-        step: Callable[[], Any] = items.__anext__
-        while True:
-            try:
-                item = await step()
-            except StopAsyncIteration:
-                return
-            try:
-                sent = yield item
-            except GeneratorExit:
-                await items.aclose()
-                raise
-            except BaseException as error:  # noqa: BLE001 - thrown in by the program: it is for the inner generator to handle
-                step = functools.partial(items.athrow, error)
-            else:
-                step = functools.partial(items.asend, sent)
-
-    kinds = ((isasyncgenfunction, async_generator), (isgeneratorfunction, generator), (iscoroutinefunction, coroutine))
+    kinds = ((isasyncgenfunction, async_generator(run)), (isgeneratorfunction, generator), (iscoroutinefunction, coroutine))
     return next((made for is_one, made in kinds if is_one(function)), run)
 
 

@@ -156,7 +156,9 @@ def _generator(function: Callable[..., Any], instrument: Instrument, names: Name
     return call
 
 
-def _async_generator(function: Callable[..., Any], instrument: Instrument, names: Names) -> Any:
+def async_generator(function: Callable[..., Any], instrument: Instrument | None = None, names: Names = _NO_NAMES) -> Any:
+    """Return an async generator function that yields what *function*'s generator yields; with an instrument that is recorded."""
+
     @functools.wraps(function)
     async def call(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
         inner = function(*args, **kwargs)  # first: wrong arguments must not leave a node open
@@ -191,7 +193,7 @@ def _async_generator(function: Callable[..., Any], instrument: Instrument, names
 
 
 _KINDS: Any = (
-    (inspect.isasyncgenfunction, _async_generator), (inspect.isgeneratorfunction, _generator), (inspect.iscoroutinefunction, _coroutine),
+    (inspect.isasyncgenfunction, async_generator), (inspect.isgeneratorfunction, _generator), (inspect.iscoroutinefunction, _coroutine),
 )  # fmt: skip
 
 
@@ -206,9 +208,9 @@ def _begun(instrument: Instrument, names: Names, args: tuple[Any, ...], kwargs: 
     return PIECE
 
 
-def _begun_stream(instrument: Instrument, names: Names, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Stream | UnrecordedPiece:
+def _begun_stream(instrument: Instrument | None, names: Names, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Stream | UnrecordedPiece:
     """Return what records a run of a generator; the generator runs, recorded or not."""
-    if not RUNTIME.config.enabled:
+    if instrument is None or not RUNTIME.config.enabled:
         return PIECE
     try:
         return _Stream(instrument, names, args, kwargs)
@@ -430,10 +432,7 @@ class RecordedItems(AsyncGenerator[Any, Any]):
 
     async def aclose(self) -> None:
         """Close it: the program wants no more items."""
-        if self._stream is None:
-            await self._items.aclose()
-        else:
-            await self._read(self._items.aclose, is_close=True)
+        await (self._items.aclose() if self._stream is None else self._read(self._items.aclose, is_close=True))
 
     async def _read(self, step: Callable[[], Awaitable[Any]], *, is_close: bool = False) -> Any:
         if self._is_over or self._is_running:  # of one that is running Python says so
