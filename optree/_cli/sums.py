@@ -114,9 +114,8 @@ def pending(where: Directory) -> int:
 def say_pending(count: int) -> None:
     """Say how many sessions are in no ledger yet, if any are."""
     if count:
-        complain(
-            f"{count:,} session{' is' if count == 1 else 's are'} not in the ledger yet (optree ls; optree load TXN --end ends what broke off)"
-        )
+        they = f"{count:,} session{' is' if count == 1 else 's are'}"
+        complain(f"{they} not in the ledger yet (optree ls; optree load TXN --end ends what broke off)")
 
 
 def say_repeated(book: Book, where: Directory, *, checked: bool = False) -> None:
