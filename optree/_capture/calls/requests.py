@@ -45,6 +45,10 @@ _ENDS: Final = (
 """Ends of paths, whose interface it is, and the member of the body that has what is sent."""
 _OTHERS: Final = ("/count_tokens", "/batches")
 """Ends of paths of requests that have a model's messages, and ask for no answer."""
+_BESIDE: Final = (
+    *_OTHERS, "/embeddings", "/moderations", "/rerank", "/api/embed", ":embedcontent", ":batchembedcontents", ":counttokens"
+)  # fmt: skip
+"""Ends of paths of requests to providers that ask no model for an answer."""
 _BLANKS: Final = 64
 _MOST_BYTES: Final = 256 << 20
 
@@ -85,6 +89,12 @@ def read(host: str, path: str, body: bytes) -> Asked | None:
     if (member == "messages" and not is_list(sent)) or not (isinstance(model, str) or "/deployments/" in path.lower()):
         return None
     return Asked(provider_of_host(host, interface), model if isinstance(model, str) else None, messages_of(sent), told, host, len(body))
+
+
+@lru_cache(256)
+def is_beside(path: str) -> bool:
+    """Tell whether a request is one of those that clients of models make beside their calls: for an embedding, or a count of tokens."""
+    return path.lower().rstrip("/").endswith(_BESIDE)
 
 
 def messages_of(sent: Any) -> list[Any] | None:

@@ -15,6 +15,7 @@ from optree._capture.calls.background import Retrieval
 from optree._capture.calls.begin import begin
 from optree._capture.calls.exchange import Exchange
 from optree._capture.calls.observed import ClientCall
+from optree._capture.calls.requests import is_beside
 from optree._capture.calls.sent import Broken, Noted, SentRequest
 from optree._capture.hooks import Hook, IsOn, await_within, run_within
 from optree._capture.replay import ACTIVE
@@ -58,6 +59,8 @@ def _send(
     url = request.url
     exchange = begin(request.method, url.host, path := url.path, content)
     if exchange is None:
+        if is_beside(path):
+            ACTIVE.sends(path)
         return _Retrieving.of(path) if request.method == "GET" else None
     answer = ACTIVE.answer(exchange.op, path, url.query.decode("latin-1"), exchange.sent)
     given = None if answer is None else functools.partial(_given, module, request, answer, is_stream=bool(kwargs.get("stream")))

@@ -39,7 +39,7 @@ from optree._nodes import FROM_CACHE, REPLAY_OF, OperationNode, Pool
 from optree._store.reading.runs import load_run
 from optree._tracing.faults import fault
 from optree._tracing.recorded import CURRENT_REPLAY, Recorded
-from optree._tracing.runtime import RUNTIME
+from optree._tracing.runtime import RUNTIME, report_problem
 from optree._tree import Tree
 from optree._tree.walk import recount, walk_ops, walk_sessions
 from optree._values import decode, is_object, raw
@@ -104,7 +104,8 @@ class Replay:
         self._source = f"session {txn} has" if len(trees) == 1 else f"the {len(trees)} sessions of the run of {txn} have"
         self._is_fork, self._to_difference = at is not None, to_difference
         found = RecordedCalls(trees, None if at is None else (txn, at), tools=tools == "recorded")
-        self._left, self._tools, self._around = found.models, found.tools, found.around
+        self.models, self.tools, self._around = found.models, found.tools, found.around
+        """The calls that are left."""
         self._without_arguments, self._event_errors = found.without_arguments, found.event_errors
         self._gives_tools = tools == "recorded"
         self._taken = GivenCalls(given)
@@ -122,19 +123,9 @@ class Replay:
         """The calls of models and tools that the program has not made again, in the order they were begun."""
         return self.not_made(root.tree for root in list(self._roots.values()))
 
-    @property
-    def models(self) -> list[RecordedCall]:
-        """The calls of models that are left."""
-        return self._left
-
-    @property
-    def tools(self) -> list[RecordedCall]:
-        """The calls of tools that are left."""
-        return self._tools
-
     def forks_at(self, point: RecordedCall) -> bool:
         """Tell whether a fork there gets all that was recorded ahead of it: answers over a websocket are given in no fork."""
-        calls = sorted([*self._left, *self._tools], key=lambda call: call.node.started_at)
+        calls = sorted([*self.models, *self.tools], key=lambda call: call.node.started_at)
         ahead = takewhile(lambda call: call is not point, calls)
         return all(call.node.attributes.get(PROTOCOL) != OVER_WEBSOCKET for call in ahead)
 
@@ -143,17 +134,17 @@ class Replay:
 
         A tool within which others were called runs anyway.
         """
-        calls = sorted([*self._left, *self._tools], key=lambda call: call.node.started_at)
+        calls = sorted([*self.models, *self.tools], key=lambda call: call.node.started_at)
         return self.first_of(()) or next((call for call in calls if call.node.status in (None, "interrupted")), None)
 
     def first_of(self, missing: Iterable[RecordedCall], but: Container[str] = ()) -> RecordedCall | None:
         """Return the first of what is *missing* and what can be given no answer, *but* calls of these names; None if there is none."""
-        unanswered = (call for call in (*self._left, *self._tools) if not (call.inside or call.name in but or is_answered(call)))
+        unanswered = (call for call in (*self.models, *self.tools) if not (call.inside or call.name in but or is_answered(call)))
         return min((*missing, *unanswered), key=lambda call: call.node.started_at, default=None)
 
     def not_made(self, trees: Iterable[Tree]) -> list[RecordedCall]:
         """Return what is left but for the calls in some trees: those that got answers, and those that were made again."""
-        left = {call.name: call for call in sorted([*self._left, *self._tools], key=lambda call: call.node.started_at)}
+        left = {call.name: call for call in sorted([*self.models, *self.tools], key=lambda call: call.node.started_at)}
         made = list[tuple[OperationNode, Pool]]()
         for op, pool in [(op, tree.pool) for tree in trees for _, _, op in walk_ops(tree.session)]:
             known = op.attributes
@@ -187,7 +178,7 @@ class Replay:
             if call is None and self._is_live:
                 return None
             if call is None:
-                call = self._take(self._left, request)
+                call = self._take(self.models, request)
             if call is not None:
                 self._given[name] = call
             elif self._is_fork:
@@ -212,13 +203,13 @@ class Replay:
     def _why_refused(self, op: Op, call: RecordedCall | None, request: Any, library: str) -> str:
         if library:
             return f"{NOT_THROUGH}{library} in a fork: the request was not sent"
-        return why_unusable(call) if call is not None else self._difference(op, request, self._left, "a model")
+        return why_unusable(call) if call is not None else self._difference(op, request, self.models, "a model")
 
     def socket_session(self, *, realtime: bool) -> dict[str, Any] | None:
         """See `_Active.socket_session`: it is that of the first call that was recorded and is left."""
         if self._is_fork or self._to_difference:
             return None
-        asked = next((call.request for call in self._left if _is_realtime(call)), None) if realtime else None
+        asked = next((call.request for call in self.models if _is_realtime(call)), None) if realtime else None
         return {name: value for name, value in asked.items() if name != "messages"} if is_object(asked) else {}
 
     def event_error(self, event: dict[str, Any]) -> dict[str, Any] | None:
@@ -229,7 +220,7 @@ class Replay:
 
     def refuses_socket(self) -> bool:
         """See `_Active.refuses_socket`."""
-        return not self._is_live and is_object(asked := self._left[0].request if self._left else None) and HANDSHAKE in asked
+        return not self._is_live and is_object(asked := self.models[0].request if self.models else None) and HANDSHAKE in asked
 
     def tool(self, op: Op, *, is_stream: bool = False, is_remote: bool = False, runs: str = "") -> Recorded | None:
         """Return what a call of a tool gets, by its op; None for one that runs. Raises `OptreeError` for one that was not recorded so.
@@ -244,7 +235,7 @@ class Replay:
             if name in self._called or self._is_live:
                 return None
             self._called.add(name)
-            call = self._take(self._tools, request, place_of(op))
+            call = self._take(self.tools, request, place_of(op))
             if call is not None:
                 found = self._result(op, call, is_stream=is_stream, is_remote=is_remote, runs=runs)
             elif (runs and not self._is_fork) or op.bare.name in self._without_arguments:
@@ -254,7 +245,7 @@ class Replay:
                 self._warn(op, "run")
                 return None
             else:
-                same = [one for one in self._tools if one.node.name == op.bare.name]
+                same = [one for one in self.tools if one.node.name == op.bare.name]
                 found = Lost(self._difference(op, request, same, f"the tool {op.bare.name}"))
             if isinstance(found, Lost):
                 self._refuse(op, found.why)
@@ -309,7 +300,7 @@ class Replay:
     def _drop(self, name: str) -> None:
         """Take a call from what is left."""
         self._taken.add(name)
-        for calls in (self._left, self._tools):
+        for calls in (self.models, self.tools):
             calls[:] = [one for one in calls if one.name != name]
 
     def _refuse(self, op: Op, why: str) -> None:
@@ -321,7 +312,7 @@ class Replay:
         raise OptreeError(f"{_SAYS}{why}; {_WITH_LIVE_TOOLS}")
 
     def _warn(self, op: Op, done: str) -> None:
-        if (first := next((call for call in (*self._left, *self._tools) if call not in self._taken), None)) is not None:
+        if (first := next((call for call in (*self.models, *self.tools) if call not in self._taken), None)) is not None:
             op.log(f"{done}, though {first}, ahead of the fork, was not asked for yet", "WRN")
 
     def _difference(self, op: Op, request: Any, left: list[RecordedCall], what: str) -> str:
@@ -421,6 +412,11 @@ class _Active:
             return None
         why = op.bare.attributes.get(DIFFERENCE) or "what is recorded cannot be read"
         return partial(_refuse, f"{_SAYS}{why}")
+
+    def sends(self, path: str) -> None:
+        """Say, in a replay, that a request is sent which asks no model."""
+        if self._replay() is not None:
+            report_problem(f"a request to {path} asks no model: it is sent, in a replay too")
 
     def set(self, replay: Replay | None) -> None:
         """Use a replay from now on, or what the environment says."""

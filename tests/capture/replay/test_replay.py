@@ -741,3 +741,27 @@ def test_a_recording_with_members_of_other_types(line, provider, odd):
     assert [] == provider.requests
     assert "openai.BadRequestError: Error code: 400 - optree replay: not as recorded at 1.1" in run.stderr
     assert "optree: 0 of 2 calls of models were answered" in run.stderr
+
+
+EMBEDDING = """
+import sys
+import httpx
+
+asked = {"model": "gpt-5", "messages": [{"role": "user", "content": "Weather?"}]}
+httpx.post(sys.argv[1] + "/v1/embeddings", json={"model": "e", "input": "x"})
+httpx.post(sys.argv[1] + "/v1/embeddings", json={"model": "e", "input": "y"})
+httpx.post(sys.argv[1] + "/v1/chat/completions", json=asked)
+"""
+
+
+def test_what_asks_no_model_is_sent(tmp_path, provider):
+    """Embeddings are sent in a replay too, which is said, once; where nothing is replayed nothing is said of them."""
+    line = CommandLine(tmp_path)
+    line.agent.write_text(EMBEDDING)
+    provider.says(CHAT)
+    command = [sys.executable, "agent.py", provider.url]
+    said = "a request to /v1/embeddings asks no model: it is sent, in a replay too\n"
+    assert 0 == line("run", "--auto", "--", *command).stderr.count(said)
+    run = line("replay", "last", "--", *command)
+    assert (1, 3 + 2) == (run.stderr.count(said), len(provider.requests))
+    assert "1 of 1 calls of models were answered" in run.stderr
