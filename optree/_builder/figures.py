@@ -110,17 +110,18 @@ def take_usage(
     """
     figures = _fill(core, entry, named) if named else {}
     given_usage, *others = arguments
+    is_lost = False
     try:
         usage = read(given_usage, figures, provider=entry.provider, model=entry.model, includes_cached=includes_cached)
     except Exception as error:  # noqa: BLE001 - an object's own code may raise anything
         pass_on(error)
         core.stream.fault(error)
-        usage = Usage()
+        usage, is_lost = Usage(), True
     if usage.fault:
         core.stream.fault(f"a usage: {usage.fault}")
     entry.tokens = usage.tokens
     if entry.type == "llm":
-        entry.tokens = usage.tokens or (None if usage.fault else Tokens())
+        entry.tokens = usage.tokens or (None if is_lost or usage.fault else Tokens())  # unknown, where they cannot be read
     elif usage.tokens is not None and not usage.tokens.total_tokens:
         entry.tokens = None
     entry.cost_usd, entry.upstream_inference_cost_usd = usage.cost_usd, usage.upstream_cost_usd

@@ -10,6 +10,7 @@ from msgspec import UNSET
 
 from optree._builder import SessionTreeBuilder, Stream
 from optree._builder.figures import AccountFigures
+from optree._nodes import Tokens
 from optree._providers.usage import _COUNTS, _MONEY, Usage, plain_tokens, read
 from optree._values import decode
 
@@ -608,13 +609,16 @@ class Hostile(dict):
     __getitem__ = items = keys = __iter__
 
 
-@pytest.mark.parametrize("given", ["text", 5, [1], object(), Hostile(prompt_tokens=1), SimpleNamespace(usage=object()), float])
-def test_what_is_no_usage(given):
-    """Anything may be given as a usage: the call is accounted for, nothing is raised, and something is said."""
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [(one, Tokens()) for one in ("text", 5, [1], object(), SimpleNamespace(usage=object()), float)] + [(Hostile(prompt_tokens=1), None)],
+)
+def test_what_is_no_usage(given, expected):
+    """Anything may be given as a usage: the call is accounted for, nothing is raised, something is said; what cannot be read is unknown."""
     builder = SessionTreeBuilder("a")
     op = builder.begin_op("llm", "openai:m")
     op.account(given)
-    assert (1, 0) == (len(op.node.accounting), op.node.accounting[0].tokens.total_tokens)
+    assert [expected] == [entry.tokens for entry in op.node.accounting]
     assert builder.core.stream.reports or builder.core.stream.failures
 
 
@@ -633,7 +637,7 @@ class WithoutMemory:
 @pytest.mark.parametrize("place", ["_gather", "_members", "_take", "_complete", "_tokens"])
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("a fault of ours")], ids=repr)
 def test_a_fault_of_ours_while_it_is_read_is_counted(monkeypatch, place, error):
-    """The call is accounted for without what could not be read, which is counted once."""
+    """The call is accounted for with unknown tokens, and that they could not be read is counted once."""
 
     def raises(*_args, **_more):
         raise error
@@ -642,7 +646,7 @@ def test_a_fault_of_ours_while_it_is_read_is_counted(monkeypatch, place, error):
     op = builder.begin_op("llm", "openai:m")
     monkeypatch.setattr(f"optree._providers.usage.{place}", raises)
     op.account({"prompt_tokens": 812.0, "completion_tokens": 4.0})
-    assert ([0], 1) == ([entry.tokens.total_tokens for entry in op.node.accounting], builder.core.stream.failures)
+    assert ([None], 1) == ([entry.tokens for entry in op.node.accounting], builder.core.stream.failures)
 
 
 @pytest.mark.parametrize("usage", [WithoutMemory(), {"prompt_tokens": WithoutMemory()}, {"usage": WithoutMemory()}])
