@@ -142,6 +142,11 @@ def is_placeholder(identity: str) -> bool:
     return identity.endswith(_PLACEHOLDER)
 
 
+def is_counted(entry: AccountingEntry) -> bool:
+    """Tell whether an entry stands for a call by itself: that went well, or tells tokens, or its place is kept."""
+    return entry.status == "ok" or bool(entry.tokens and entry.tokens.total_tokens) or is_placeholder(entry.id)
+
+
 def has_open_attempt(op: OperationNode) -> bool:
     """Tell whether an op has no accounting entry for its call, or for the attempt behind one that failed and was made again."""
     return not op.accounting or was_made_again(op.accounting[-1])

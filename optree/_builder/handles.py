@@ -408,7 +408,7 @@ class Op(EntryState, eq=False):
         failed = status not in ("ok", "cancelled")
         at_start = node.attributes.get(USAGE_AT_START) if node.kind == "llm" else None
         is_open = nodes.has_open_attempt(node)
-        known = any(entry.status == "ok" or (entry.tokens and entry.tokens.total_tokens) for entry in node.accounting)
+        known = any(map(nodes.is_counted, node.accounting))
         if at_start is not None and (is_open or not known):  # else it is accounted for
             entry = self._entry("failed" if status != "ok" else "ok", latency, identity)
             entry.error = error
@@ -455,11 +455,10 @@ def respond_at_end(op: Op, payload: object) -> None:
 
 
 @guarded
-def end_with_parent(op: Op, status: Status, error: str | None) -> None:
-    """End an op with its turn, within a step of that. Its call may go on: what that accounts for replaces the placeholder made here."""
+def account_open(op: Op, status: Status = "ok", error: str | None = None) -> None:
+    """Enter a call whose figures are still to come: what is accounted for then replaces that."""
     identity = nodes.placeholder_of(op.bare.op_id)
     op._account_end(status, error, op._lasted(), identity)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - of this module
-    op.end(status, error)
 
 
 @guarded

@@ -21,7 +21,7 @@ from optree._builder.core import Core, Cycles
 from optree._builder.entries import Put
 from optree._builder.figures import PROMPT_CHARACTERS, error_text, known_status, last_said
 from optree._builder.guard import FAULTS, UNRECORDED, fault, guarded, passed
-from optree._builder.handles import Op, end_with_parent
+from optree._builder.handles import Op, account_open
 from optree._builder.stream import Step, Stream
 from optree._builder.turns import Turn
 from optree._nodes import OpKind, Payload, SessionNode, Status
@@ -293,7 +293,8 @@ class SessionTreeBuilder(ByAddress):
                 if op.child_session is not None and op.child_session.ended_at is None and op.path in self.core.builders:
                     self.core.builders[op.path].end_session(left, message)
                 if (handle := self.core.ops.get(op.path)) is not None:
-                    end_with_parent(handle, left, message)
+                    account_open(handle, left, message)  # its call may go on
+                    handle.end(left, message)
             if turn.node.assistant is None and (last := last_said(turn.node)) is not None:
                 turn.node.assistant = {"content": self._prompt(last)}
                 put(r.TurnSet(turn.path, turn.node.assistant))

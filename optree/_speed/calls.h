@@ -381,7 +381,7 @@ static int
 ends_plainly(PyObject *op)
 {
     PyObject *core = NULL;
-    int plain = is_a(op, op_type) && GET(op, op, spending) == Py_None && !any_detached() && (core = core_of(GET(op, op, builder))) != NULL
+    int plain = is_a(op, op_type) && GET(op, op, spending) == Py_None && GET(op, op, call) == Py_None && !any_detached() && (core = core_of(GET(op, op, builder))) != NULL
         && GET(core, core, epoch) == zero; /* not forked since: the op may be the parent's */
     Py_XDECREF(core);
     return plain;

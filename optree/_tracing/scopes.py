@@ -279,6 +279,8 @@ class OpScope(_Instrument[Op]):
             abandon_last(builder, self._kind)
 
     def _end(self, handle: Op, status: Status, error: str | None) -> None:
+        if handle.call is not None:
+            handle.call.op_ends()
         if handle.spending is not None:
             handle.spending.commit(handle)  # ahead of the end: what it logs belongs into the op
         handle.end(status, error, **(self._why(handle, error) if status == "failed" else {}))
@@ -299,8 +301,7 @@ class OpScope(_Instrument[Op]):
         if self._kind == "llm":
             name_model(handle, arguments.get("model"), arguments.get("provider"))
         if self._kind == "llm" and "messages" in arguments:
-            payload = dict(arguments)
-            handle.builder.set_request(handle, payload, payload.pop("messages"))
+            handle.builder.set_request(handle, payload := dict(arguments), payload.pop("messages"))
         else:
             handle.request(**{"arguments": dict(arguments)} if "messages" in arguments else arguments)
 
@@ -475,9 +476,8 @@ def _llm(name: Any, provider: Any, model: Any, attributes: Mapping[str, Any]) ->
 
 def _tool(name: Any, provider: Any, attributes: Mapping[str, Any]) -> OpScope:
     provider, label = _name("tool", provider), _name("tool", name)
-    known = {"provider": provider, **attributes}
-    full = f"{provider}:{label}" if provider and label else label
-    return OpScope("tool", full, {key: value for key, value in known.items() if value is not None})
+    known = {key: value for key, value in {"provider": provider, **attributes}.items() if value is not None}
+    return OpScope("tool", f"{provider}:{label}" if provider and label else label, known)
 
 
 @lru_cache(256)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from time import monotonic
 from typing import Any, Final, Self
 
 from optree._builder import Op
@@ -15,21 +16,25 @@ from optree._tracing.faults import guarded
 from optree._values import is_object
 
 _PLACE: Final = re.compile(r"/responses/([\w-]+)/?$")
-_MOST: Final = 1000
-_ops: dict[str, Op] = {}
-"""By the id of a response that was under way when its call returned, the op of that; the oldest of too many are forgotten."""
+_MOST, _MOST_SECONDS = 256, 3600.0
+_ops: dict[str, tuple[Op, float]] = {}
+"""By the id of a response that was under way when its call returned, the op of that, and when that was.
+
+An op keeps its whole tree: of too many the oldest are forgotten, and those that nobody has retrieved here for an hour.
+"""
 
 
 def await_response(op: Op, answer: dict[str, Any]) -> None:
     """Take that an op's answer is under way, and will be retrieved."""
     if isinstance(name := answer.get("id"), str):
-        _ops[name] = op
-        while len(_ops) > _MOST:
-            _ops.pop(next(iter(_ops)), None)
+        now = monotonic()
+        _ops[name] = op, now
+        for old in [known for known, (_, begun) in list(_ops.items()) if now - begun > _MOST_SECONDS] or list(_ops)[:-_MOST]:
+            _ops.pop(old, None)
 
 
 class Retrieval:
-    """A request for a response that is under way: a `Watch`, but for how a client returns what came."""
+    """A request for a response that is under way, while a client sends it: a `Watch` but for `returned`, which is each client's own."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -56,11 +61,15 @@ class Retrieval:
             return
         if not is_object(answer) or answer.get("id") != self._name or answer.get("object") != "response" or is_under_way(answer):
             return
-        op = _ops.pop(self._name, None)
+        op, _ = _ops.pop(self._name, (None, 0.0))
         if op is None:  # another thread was quicker
             return
-        failed = answer.get("status") == "failed"
-        account_late(op, usage.read(answer), failed=failed)
+        figures, failed = usage.read(answer), answer.get("status") == "failed"
+        is_known = figures.tokens is not None or figures.cost_usd is not None
+        if is_known or failed:
+            account_late(op, figures if is_known else None, failed=failed)
+        if op.spending is not None:
+            op.spending.commit(op)
         op.response(answer)
         if failed:
             op.log(f"the response failed in the background: {answer.get('error')}", "WRN")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
@@ -52,8 +51,8 @@ class Body:
         """The beginning of the document, or of the last piece that is not JSON: of an event its lines."""
         self.is_over = False
         """True once the provider has said that there is no more, be the connection open or not."""
-        self.waiting: deque[Any] = deque()
-        """Values that were read, and are still to be taken."""
+        self.waiting: Iterator[Any] | None = None
+        """The values of what was fed last, if not all of them were taken: an exception broke in."""
         self._stopped = False
         self._encoding = encoding.strip().lower()
         self._unpackers: list[_Unpacker] | None = None
@@ -171,9 +170,10 @@ class Body:
         if self._event:
             said, name = b"\n".join(self._event), self._name
             self._event.clear()
-            if said.strip().startswith(_DONE) or (is_end and _DONE.startswith(said.strip())):
+            is_begun = is_end and _DONE.startswith(said.strip())  # the stream ends within it
+            if said.strip().startswith(_DONE) or (is_begun and said.strip()):
                 self.is_over = True
-            else:
+            elif not is_begun:
                 values += (found := self._value(said, is_end=is_end))
                 if not found:
                     self.text = (name + b"data: " + said.replace(b"\n", b"\ndata: ") + b"\n\n" * (not is_end))[:MOST_KEPT]

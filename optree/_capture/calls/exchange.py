@@ -285,14 +285,15 @@ class Exchange:
                 self._whole = None  # last: an interrupt has it taken again
             return
         is_more = True
-        while is_more or body.waiting:
+        while is_more or body.waiting is not None:
             try:
-                if not body.waiting:
+                if body.waiting is None:
                     data = self._next(body)
                     is_more = bool(self._chunks) and (last or self._read_to < until)
-                    body.waiting.extend(body.feed(data, last=last and not is_more))
-                while body.waiting:
-                    self._take(body.waiting.popleft())
+                    body.waiting = body.feed(data, last=last and not is_more)
+                for value in body.waiting:
+                    self._take(value)
+                body.waiting = None
             except BaseException:
                 body.flaw = "an exception broke off the reading of the answer: a part of it is not recorded"
                 raise
@@ -368,9 +369,13 @@ class Exchange:
     def _break_off(self, status: Status, said: str | None) -> None:
         """End it once more, where an exception came in the middle of that: with what had come, as far as it can still be read."""
         try:
-            if self._call.is_answered and self._call.op.bare.ended_at is None:
+            call = self._call
+            if call.is_answered and call.op.bare.ended_at is None:
                 self._read(self._noted, last=True)
-                self._result.ended(status)
+                if call.is_own and len(call.op.bare.accounting) >= self._number:  # it is accounted for, beside each attempt before it
+                    self._result.breaks_off()
+                else:
+                    self._result.ended(status)
                 if self._body is not None and self._body.flaw is not None:
                     self._call.op.log(self._body.flaw, "WRN")
         finally:

@@ -10,7 +10,7 @@ from weakref import ref
 
 from optree._builder import Op
 from optree._builder.entries import has_text
-from optree._builder.handles import account_again, account_late, respond_at_end, tried_again
+from optree._builder.handles import account_again, account_late, account_open, respond_at_end, tried_again
 from optree._builder.outcome import outcome
 from optree._capture.calls.background import await_response
 from optree._capture.calls.program import PROGRAM
@@ -58,6 +58,8 @@ class ObservedCall:
     """True once an attempt was: its status is the op's, until another comes."""
     below: tuple[Op, ...] = ()
     """Ops of further calls that the program makes in its own, this one's, and has not accounted for in it."""
+    text = ""
+    """What had come of an answer that broke off, in an op of the program's."""
     _failed: AccountingEntry | None = None
     """What the last attempt was accounted for by, if that failed."""
     _is_told = False
@@ -159,6 +161,12 @@ class ObservedCall:
             self._finish(self.op, status, error)
             raise
 
+    def op_ends(self) -> None:
+        """Record the text of an answer that broke off, unless the program has recorded one: its op is about to end."""
+        op, text, self.text = self.op, self.text, ""
+        if text and op.bare.ended_at is None and op.bare.response is None and not has_text(op):
+            op.chunk(text)
+
     def ended(self) -> None:
         """Tell the program's session that the op has ended, if it has."""
         if self._finish is not None and self.op.bare.ended_at is not None and not self.is_inherited:
@@ -222,6 +230,7 @@ class AnswerOverWire(ModelResult):
     def _answered(self, answer: dict[str, Any], provider: str | None, status: Status = "ok") -> None:
         if is_under_way(answer):
             await_response(self._op, answer)
+            account_open(self._op)
         if self._op.bare.ended_at is None:
             super()._answered(answer, provider, status)
             return
@@ -237,8 +246,10 @@ class AnswerOverWire(ModelResult):
 
 
 def figures_in(answer: dict[str, Any]) -> dict[str, Any]:
-    """Return the members of an answer that say what it took."""
-    return {name: answer[name] for name in _FIGURES if answer.get(name)}
+    """Return the members of an answer that say what it took; none where they do not tell that yet."""
+    told = {name: answer[name] for name in _FIGURES if answer.get(name)}
+    figures = usage.read(told) if told else usage.Usage()
+    return told if figures.tokens is not None or figures.cost_usd is not None else {}
 
 
 def _text_size(part: Any) -> int:
@@ -264,18 +275,20 @@ class JoinedAnswer(AnswerOverWire):
 
     def breaks_off(self) -> None:
         """Record what has come of a stream, its text too, unless the program has."""
-        self._show()
+        self._leave()
+        if (call := self._op.call) is not None:
+            call.op_ends()
         super().breaks_off()
 
     def ended(self, status: Status) -> None:
-        """Record the answer that the chunks add up to; of one that broke off the text that had come, unless the program has that."""
+        """Record the answer that the chunks add up to; of one that broke off the op's end records the text, unless the program does."""
         if status != "ok":
-            self._show()
+            self._leave()
         super().ended(status)
 
-    def _show(self) -> None:
-        if self._texts and self._op.bare.ended_at is None and self._op.bare.response is None and not has_text(self._op):
-            self._op.chunk("".join(self._texts))
+    def _leave(self) -> None:
+        if (call := self._op.call) is not None and self._texts:
+            call.text = "".join(self._texts)
         self._texts.clear()
 
     def _account(self, answer: dict[str, Any], provider: str | None, status: Status = "ok") -> None:
@@ -284,9 +297,9 @@ class JoinedAnswer(AnswerOverWire):
             return
         name_model(self._op, model_of(answer), provider)
         told = figures_in(answer)
-        if tools := server_tools(answer):
-            told[SERVER_TOOLS] = tools
         if told:  # else what it took is unknown
+            if tools := server_tools(answer):
+                told[SERVER_TOOLS] = tools
             self._op.builder.set_op(self._op, **{USAGE_AT_START: told})
 
 

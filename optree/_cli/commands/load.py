@@ -33,6 +33,7 @@ from optree._store.reading.directory import Directory
 from optree._store.reading.recovery import Loaded, names_file
 from optree._store.reading.runs import MOST_LOOKED_AT, load_run, was_auto
 from optree._store.saving import StoreOptions
+from optree._tracing.runtime import RUNTIME
 from optree._tree.path import Path
 from optree._tree.text import duration, format_totals, format_tree, seen_of, took
 from optree._values import decode
@@ -100,7 +101,7 @@ def _end(txn: str, where: Directory) -> None:
     loaded, _ = open_session(txn, where)
     if loaded.session.ended_at is not None:
         raise NotFoundError(f"session {loaded.txn} has ended: there is nothing to end")
-    builder, store, _ = resume_session(loaded.txn, StoreOptions(where))
+    builder, store, _ = resume_session(loaded.txn, StoreOptions(where, RUNTIME.config.compression))
     builder.end_session("cancelled", _ENDED)
     with working(f"ending {loaded.txn}"):
         if not store.close(_END_SECONDS):

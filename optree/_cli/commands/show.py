@@ -26,7 +26,9 @@ from optree._values import decode, is_list, is_object
 from optree._visible import coloured
 from optree.redaction import redact
 
-_USUAL_ENDS = frozenset({"stop", "stop_sequence", "end_turn", "tool_calls", "tool_use", "function_call", "complete", "completed"})
+_USUAL_ENDS = frozenset({"stop", "stop_sequence", "end_turn", "tool_calls", "tool_call", "tool-calls", "tool_use", "function_call"}).union(
+    {"complete", "completed", "eos_token"}
+)
 """Reasons why an answer ended that is whole."""
 Part = tuple[str, list[str]]
 """A heading, and the lines below it."""

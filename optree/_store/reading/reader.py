@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
@@ -145,10 +146,12 @@ class _Numbers:
 
     def has(self, number: int, offset: int) -> bool:
         """Tell whether a number was taken before; what is lower than all so far was not, where no header says which is the first."""
-        lowest = self.begins or number
+        lowest, self.next = self.begins or number, self.next or number
+        self.begins = min(lowest, number) or lowest
         if not self._is_known and 0 < number < lowest:
-            self._holes[range(number, lowest)] = offset
-        self.next, self.begins = self.next or number, min(lowest, number) or lowest
+            if number + 1 < lowest:
+                self._holes[range(number + 1, lowest)] = offset
+            return False
         return 0 < number < self.next and (number in self.late or not any(number in hole for hole in self._holes))
 
     def take(self, number: int, offset: int) -> None:
@@ -161,9 +164,10 @@ class _Numbers:
 
     def missing(self) -> Iterator[tuple[range, int]]:
         """Yield the rows of numbers that no line had, each with the offset of the line behind it."""
+        late = sorted(self.late)
         for hole, offset in self._holes.items():
             start = hole.start
-            for number in [*sorted(self.late.intersection(hole)), hole.stop]:
+            for number in [*late[bisect_left(late, start) : bisect_left(late, hole.stop)], hole.stop]:
                 if number > start:
                     yield range(start, number), offset
                 start = number + 1

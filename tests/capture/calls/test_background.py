@@ -1,13 +1,16 @@
 """Responses that OpenAI's API works on in the background: the program asks, and retrieves what has come of it until it has ended."""
 
 import json
+import sys
 
 import openai
 import pytest
 
 import optree
-from optree.testing import replay
+from optree.errors import BudgetExceeded
+from optree.testing import capture, replay
 from tests.capture.provider import Reply
+from tests.cli.conftest import CommandLine
 
 ASKED = {"model": "gpt-5", "input": "Weather?", "background": True}
 SAID = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [{"type": "output_text", "text": "It rains"}]}
@@ -87,9 +90,60 @@ def test_one_that_is_never_retrieved(recording, provider):
     assert [None] == [one.tokens for one in op.accounting]
 
 
+@pytest.mark.parametrize(("more", "expected"), [({"usage": USAGE}, 1264), ({}, None)])
+def test_one_that_is_cancelled_in_the_background(recording, provider, more, expected):
+    """Its tokens are those that it tells, or unknown."""
+    provider.says(response("queued"), response("cancelled", **more))
+    with optree.session("a"), optree.turn():
+        assert "cancelled" == ask(provider.url).status
+    [op] = recording.tree.session.turns[0].ops
+    assert [expected] == [one.tokens and one.tokens.total_tokens for one in op.accounting]
+
+
+def test_one_that_fails_counts_as_failed(recording, provider):
+    """A response that failed in the background is a call that failed."""
+    provider.says(response("queued"), response("failed", error={"code": "server_error", "message": "no luck"}))
+    with optree.session("a"), optree.turn():
+        ask(provider.url)
+    assert (1, 1) == (recording.tree.session.totals.llm_requests, recording.tree.session.totals.llm_failed)
+
+
+def test_a_budget_counts_what_is_retrieved(hooked, provider):  # noqa: ARG001
+    """A call behind one whose tokens passed the budget, as they were retrieved, is refused."""
+    provider.says(*STEPS)
+    with capture(), optree.session("a"), optree.turn(), optree.budget(tokens=1000):
+        ask(provider.url)
+        with pytest.raises(BudgetExceeded):
+            ask(provider.url)
+
+
+def test_the_ledger_has_what_is_retrieved_behind_the_session(tmp_path, provider):
+    """Where a response is retrieved once its session has ended, tree and ledger agree on its tokens."""
+    line = CommandLine(tmp_path)
+    line.agent.write_text(BEHIND)
+    provider.says(*STEPS)
+    line("run", "--auto", "--", sys.executable, "agent.py", provider.url)
+    assert "1 of 1 sessions agree" in line.read("ledger", "--check").stdout
+    assert 64 == line.json("cost", "--all")["total"]["outputTokens"]
+
+
+BEHIND = """
+import sys
+import openai
+import optree
+
+with openai.OpenAI(base_url=f"{sys.argv[1]}/v1", api_key="none") as client:
+    with optree.session("a"), optree.turn():
+        found = client.responses.create(model="gpt-5", input="Weather?", background=True)
+    while found.status in ("queued", "in_progress"):
+        found = client.responses.retrieve(found.id)
+"""
+
+
 def test_other_answers_change_nothing(recording, provider):
     """What is none, of another id or not read as JSON leaves the op as it is; what comes then is taken."""
-    provider.says(response("queued"), Reply(b"<html>", kind="text/html"), response("completed", id="resp_2", usage=USAGE), DONE)
+    other = USAGE | {"output_tokens": 7, "total_tokens": 1207}
+    provider.says(response("queued"), Reply(b"<html>", kind="text/html"), response("completed", id="resp_2", usage=other), DONE)
     with optree.session("a"), optree.turn(), client_of(provider.url) as client:
         client.responses.create(**ASKED)
         for _ in range(3):

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 import optree
+from optree._capture.calls.observed import AnswerOverWire
 from optree._store import Directory
 from optree._store.reading.recovery import load
 from optree._tree import walk_ops
@@ -116,6 +117,72 @@ def test_the_program_shows_what_came_itself(recording):
         ask(asking)
     [op] = recording.tree.session.turns[0].ops
     assert '"It rains"' == text_of(op)
+
+
+def test_the_program_shows_behind_the_error_what_came(recording):
+    """Text that the program streams to its op once the stream has broken off is there once too."""
+    broken = client(*pieces_of(*WORDS), httpx.ReadError("reset"))
+    with optree.session("a"), optree.turn(), broken as asking, optree.llm(provider="openai", model="gpt-5") as op:
+        with pytest.raises(httpx.ReadError):
+            asking.post(URL, json=ASKED)
+        op.chunk("It rains")
+    [op] = recording.tree.session.turns[0].ops
+    assert '"It rains"' == text_of(op)
+
+
+@pytest.mark.parametrize("begin", [b"data:", b"data: "])
+def test_a_stream_that_is_left_before_it_is_whole(recording, begin):
+    """A stream without its end that the program leaves behind the beginning of an event is cancelled, and no whole answer."""
+    asking = client(*pieces_of(*WORDS), begin, b"more")
+    with optree.session("a"), optree.turn(), asking, asking.stream("POST", URL, json=ASKED) as response:
+        pieces = response.iter_raw()
+        for _ in range(3):
+            next(pieces)
+        optree.flush()
+    [op] = recording.tree.session.turns[0].ops
+    assert ("cancelled", [(None, "failed")]) == (op.status, tokens(op))
+
+
+def test_a_tier_is_no_usage(recording):
+    """A service tier in each chunk tells no tokens: at the turn's end these are unknown, and what is read behind it is the only call."""
+    tiered = [chunk | {"service_tier": "default"} for chunk in (*WORDS, ENDED, USAGE)]
+    found = []
+    with client(*pieces_of(*tiered)) as asking, optree.session("a") as session:
+        with optree.turn():
+            response = asking.send(asking.build_request("POST", URL, json=ASKED), stream=True)
+            pieces = response.iter_raw()
+            next(pieces)
+        found.append(tokens(session.tree.session.turns[0].ops[0]))
+        list(pieces)
+        response.close()
+        found.append(tokens(session.tree.session.turns[0].ops[0]))
+    assert [[(None, "failed")], [((12, 2), "ok")]] == found
+    assert (1, 0) == (recording.tree.session.totals.llm_requests, recording.tree.session.totals.llm_failed)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_an_interrupt_at_the_end_of_an_answer(recording, monkeypatch, whole):
+    """An exception of a handler's behind the recording of usage leaves one call, with its tokens and text."""
+    place = AnswerOverWire._account
+
+    def interrupted(self, *given):
+        place(self, *given)
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(AnswerOverWire, "_account", interrupted)
+    answer = {"object": "chat.completion", "model": "gpt-5", "usage": USAGE["usage"]}
+    answer["choices"] = [{"index": 0, "message": {"role": "assistant", "content": "It rains"}, "finish_reason": "stop"}]
+    asking = (
+        httpx.Client(transport=httpx.MockTransport(lambda _: httpx.Response(200, json=answer)))
+        if whole
+        else client(*pieces_of(*WORDS, ENDED, USAGE))
+    )
+    with optree.session("a"), optree.turn(), asking, pytest.raises(KeyboardInterrupt):
+        asking.post(URL, json=ASKED)
+    [op] = recording.tree.session.turns[0].ops
+    assert [(12, 2)] == [figures for figures, _ in tokens(op)]
+    assert "It rains" in text_of(op)
 
 
 def test_usage_that_had_come_when_the_turn_ended(recording):

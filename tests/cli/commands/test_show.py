@@ -237,6 +237,7 @@ CUT = {"object": "response", "status": "incomplete", "incomplete_details": {"rea
         (CUT, ["finish reason: incomplete: max_output_tokens"]),
         ({"content": [{"type": "text", "text": "Paris"}], "role": "assistant", "stop_reason": "max_tokens"}, ["finish reason: max_tokens"]),
         (choice("stop"), []),
+        (choice("TOOL_CALL"), []),
         (CUT | {"status": "completed", "incomplete_details": None}, []),
     ],
 )

@@ -293,6 +293,20 @@ def test_a_later_record_in_the_place_of_the_header(which):
     assert (WHOLE, [gone, f"record {which} is there again, and passed over"]) == (copied.records, [flaw.said for flaw in copied.flaws])
 
 
+def test_a_number_far_ahead_takes_no_time():
+    """Behind a record whose number is far ahead all between is missing, and saying so takes no step for each."""
+    far = 10**15
+    found = read(DATA + line(r.OpBegin("1.9", 1.0, "tool", "x", n=far), SEED))
+    [flaw] = found.flaws
+    assert ("lost records", f"records {WHOLE[-1].n + 1} to {far - 1} are missing") == (flaw.kind, flaw.said)
+
+
+def test_records_in_reverse_without_a_header():
+    """Of a file whose lines stand in reverse, the first one gone, each record is read, in order, and none is missing."""
+    found = read(b"".join(reversed(LINES[1:])))
+    assert (WHOLE, ["corrupt"]) == (found.records, [flaw.kind for flaw in found.flaws])
+
+
 def test_records_that_stand_in_another_order():
     """Records of a file with its first line that stand behind later ones are read, in order, and only what is in none is missing."""
     found = read(b"".join([LINES[0], *LINES[5:9], LINES[2], LINES[1], *LINES[9:]]))
