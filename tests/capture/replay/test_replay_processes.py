@@ -73,6 +73,29 @@ def line(tmp_path):
     return CommandLine(tmp_path)
 
 
+def test_a_process_that_asks_what_another_was_given(line, provider):
+    """Where all answers to a question were given to other processes, one that asks it as well gets one of these again."""
+    line.agent.write_text(TWICE)
+    provider.says(named("Ada"))
+    command = [sys.executable, "agent.py", provider.url]
+    assert "Ada\n" == line("run", "--auto", "--", *command, "1").stdout
+    count = len(provider.requests)
+    assert ("Ada\nAda\n", count) == (line("replay", "last", "--", *command, "2").stdout, len(provider.requests))
+
+
+TWICE = """
+import subprocess, sys
+import httpx
+
+if len(sys.argv) == 3:
+    for _ in range(int(sys.argv[2])):
+        subprocess.run([sys.executable, __file__, sys.argv[1]], check=True)
+else:
+    asked = {"model": "gpt-5", "messages": [{"role": "user", "content": "A name"}]}
+    print(httpx.post(sys.argv[1] + "/v1/chat/completions", json=asked).json()["choices"][0]["message"]["content"])
+"""
+
+
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_processes_that_ask_the_same(line, provider, start):
     """Three processes that ask one question get its three answers, one each, and all are counted."""
