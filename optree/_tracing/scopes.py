@@ -279,7 +279,7 @@ class OpScope(_Instrument[Op]):
             abandon_last(builder, self._kind)
 
     def _end(self, handle: Op, status: Status, error: str | None) -> None:
-        if handle.call is not None:
+        if handle.call is not None and self._kind == "llm":
             handle.call.op_ends()
         if handle.spending is not None:
             handle.spending.commit(handle)  # ahead of the end: what it logs belongs into the op
