@@ -77,7 +77,7 @@ def _given(module: ModuleType, request: Any, answer: StoredReply, *, is_stream: 
     """Return a recorded answer as the client's response, or raise that none came; *is_stream*: the program reads it itself."""
     if answer.status == NO_ANSWER:
         raise _error_of(module, request, answer.body.decode(), module.ReadTimeout if answer.timed_out else module.ConnectError)
-    if not is_stream and not answer.breaks:
+    if answer.breaks is None or not (answer.breaks or is_stream):
         response = module.Response(answer.status, headers=answer.headers, content=answer.body, request=request)
     else:
         other = module.ReadTimeout if answer.timed_out else module.ReadError
