@@ -284,7 +284,12 @@ class ModelResult(OpResult):
 
 def is_known(figures: usage.Usage) -> bool:
     """Tell whether a usage says what a call took, or cannot be read, which is reported where it is recorded."""
-    return figures.tokens is not None or figures.cost_usd is not None or bool(figures.fault)
+    return has_figures(figures) or bool(figures.fault)
+
+
+def has_figures(figures: usage.Usage) -> bool:
+    """Tell whether a usage has tokens or a cost."""
+    return figures.tokens is not None or figures.cost_usd is not None
 
 
 def name_model(op: Op, model: object, provider: object) -> object:

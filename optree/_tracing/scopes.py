@@ -301,7 +301,7 @@ class OpScope(_Instrument[Op]):
         if self._kind == "llm":
             name_model(handle, arguments.get("model"), arguments.get("provider"))
         if self._kind == "llm" and "messages" in arguments:
-            handle.builder.set_request(handle, payload := dict(arguments), payload.pop("messages"))
+            handle.builder.set_request(handle, {key: one for key, one in arguments.items() if key != "messages"}, arguments["messages"])
         else:
             handle.request(**{"arguments": dict(arguments)} if "messages" in arguments else arguments)
 

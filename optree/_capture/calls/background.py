@@ -13,6 +13,7 @@ from optree._interrupts import pass_on
 from optree._providers import usage
 from optree._providers.messages import is_under_way
 from optree._tracing.faults import guarded
+from optree._tracing.results import has_figures
 from optree._values import is_object
 
 _PLACE: Final = re.compile(r"/responses/([\w-]+)/?$")
@@ -24,7 +25,7 @@ An op keeps its whole tree: of too many the oldest are forgotten, and those that
 """
 
 
-def await_response(op: Op, answer: dict[str, Any]) -> None:
+def expect_response(op: Op, answer: dict[str, Any]) -> None:
     """Take that an op's answer is under way, and will be retrieved."""
     if isinstance(name := answer.get("id"), str):
         now = monotonic()
@@ -65,9 +66,8 @@ class Retrieval:
         if op is None:  # another thread was quicker
             return
         figures, failed = usage.read(answer), answer.get("status") == "failed"
-        is_known = figures.tokens is not None or figures.cost_usd is not None
-        if is_known or failed:
-            account_late(op, figures if is_known else None, failed=failed)
+        if has_figures(figures) or failed:
+            account_late(op, figures if has_figures(figures) else None, failed=failed)
         if op.spending is not None:
             op.spending.commit(op)
         op.response(answer)

@@ -12,7 +12,7 @@ from optree._builder import Op
 from optree._builder.entries import has_text
 from optree._builder.handles import account_again, account_late, account_open, respond_at_end, tried_again
 from optree._builder.outcome import outcome
-from optree._capture.calls.background import await_response
+from optree._capture.calls.background import expect_response
 from optree._capture.calls.program import PROGRAM
 from optree._capture.calls.refusals import Refusal
 from optree._interrupts import suppress
@@ -25,7 +25,7 @@ from optree._providers.usage import SERVER_TOOLS
 from optree._tracing.budgets import CarriedRefusal
 from optree._tracing.failures import ERROR_BODY, FailureClass, error_attributes
 from optree._tracing.faults import guarded
-from optree._tracing.results import ModelResult, name_model
+from optree._tracing.results import ModelResult, has_figures, name_model
 from optree._tracing.runtime import RUNTIME
 from optree._tracing.scopes import is_parents
 from optree._values import is_list, is_object
@@ -229,13 +229,13 @@ class AnswerOverWire(ModelResult):
 
     def _answered(self, answer: dict[str, Any], provider: str | None, status: Status = "ok") -> None:
         if is_under_way(answer):
-            await_response(self._op, answer)
+            expect_response(self._op, answer)
             account_open(self._op)
         if self._op.bare.ended_at is None:
             super()._answered(answer, provider, status)
             return
         figures = usage.read(answer)  # the program reads a stream behind its op's end
-        if figures.tokens is not None or figures.cost_usd is not None:
+        if has_figures(figures):
             account_late(self._op, figures, failed=status != "ok")
         elif status == "ok" and all(is_placeholder(entry.id) for entry in self._op.bare.accounting):
             self._account(answer, provider, status)
@@ -248,8 +248,7 @@ class AnswerOverWire(ModelResult):
 def figures_in(answer: dict[str, Any]) -> dict[str, Any]:
     """Return the members of an answer that say what it took; none where they do not tell that yet."""
     told = {name: answer[name] for name in _FIGURES if answer.get(name)}
-    figures = usage.read(told) if told else usage.Usage()
-    return told if figures.tokens is not None or figures.cost_usd is not None else {}
+    return told if told and has_figures(usage.read(told)) else {}
 
 
 def _text_size(part: Any) -> int:

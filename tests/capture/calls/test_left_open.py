@@ -58,6 +58,21 @@ def pieces_of(*values):
     return events(*values, done=False).pieces
 
 
+def around_the_end_of_a_turn(asking, url, asked):
+    """Ask within a turn that ends behind the first piece; return what the call took by then, and once all is read."""
+    found = []
+    with asking, optree.session("a") as session:
+        with optree.turn():
+            response = asking.send(asking.build_request("POST", url, json=asked), stream=True)
+            pieces = response.iter_raw()
+            next(pieces)
+        found.append(tokens(session.tree.session.turns[0].ops[0]))
+        list(pieces)
+        response.close()
+        found.append(tokens(session.tree.session.turns[0].ops[0]))
+    return found
+
+
 def tokens(op):
     """Return what each call of an op took, and how it ended."""
     return [(one.tokens and (one.tokens.input_tokens, one.tokens.output_tokens), one.status) for one in op.accounting]
@@ -146,16 +161,7 @@ def test_a_stream_that_is_left_before_it_is_whole(recording, begin):
 def test_a_tier_is_no_usage(recording):
     """A service tier in each chunk tells no tokens: at the turn's end these are unknown, and what is read behind it is the only call."""
     tiered = [chunk | {"service_tier": "default"} for chunk in (*WORDS, ENDED, USAGE)]
-    found = []
-    with client(*pieces_of(*tiered)) as asking, optree.session("a") as session:
-        with optree.turn():
-            response = asking.send(asking.build_request("POST", URL, json=ASKED), stream=True)
-            pieces = response.iter_raw()
-            next(pieces)
-        found.append(tokens(session.tree.session.turns[0].ops[0]))
-        list(pieces)
-        response.close()
-        found.append(tokens(session.tree.session.turns[0].ops[0]))
+    found = around_the_end_of_a_turn(client(*pieces_of(*tiered)), URL, ASKED)
     assert [[(None, "failed")], [((12, 2), "ok")]] == found
     assert (1, 0) == (recording.tree.session.totals.llm_requests, recording.tree.session.totals.llm_failed)
 
@@ -188,17 +194,8 @@ def test_an_interrupt_at_the_end_of_an_answer(recording, monkeypatch, whole):
 def test_usage_that_had_come_when_the_turn_ended(recording):
     """What a stream has told of usage by the end of its turn is recorded then, and replaced by what comes behind it."""
     url = "https://generativelanguage.googleapis.com/v1beta/models/gemini-3:streamGenerateContent"
-    found = []
-    with client(*pieces_of(*GEMINI)) as asking, optree.session("a") as session:
-        with optree.turn():
-            response = asking.send(asking.build_request("POST", url, json={"contents": [{"parts": [{"text": "q"}]}]}), stream=True)
-            pieces = response.iter_raw()
-            next(pieces)
-        found.append(tokens(session.tree.session.turns[0].ops[0]))
-        list(pieces)
-        response.close()
-        found.append(tokens(session.tree.session.turns[0].ops[0]))
-    assert [[((100, 20), "failed")], [((100, 50), "ok")]] == [[(one, status) for one, status in step] for step in found]
+    found = around_the_end_of_a_turn(client(*pieces_of(*GEMINI)), url, {"contents": [{"parts": [{"text": "q"}]}]})
+    assert [[((100, 20), "failed")], [((100, 50), "ok")]] == found
     assert 150 == recording.tree.session.totals.input_tokens + recording.tree.session.totals.output_tokens
 
 
