@@ -57,18 +57,19 @@ class Noted:
             self._exchange.ended(GeneratorExit())
 
 
-class Broken:
-    """A response's stream that breaks off by an error, or ends before the answer does."""
+class GivenStream:
+    """A recorded body in the place of a response's stream: it comes once, and breaks off by an *error* behind that, if there is one."""
 
     def __init__(self, body: bytes, error: BaseException | None) -> None:
         self._body, self._error = body, error
 
     def __iter__(self) -> Iterator[bytes]:
-        yield self._body
+        body, self._body = self._body, b""
+        if body:
+            yield body
         if self._error is not None:
             raise self._error
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        yield self._body
-        if self._error is not None:
-            raise self._error
+        for piece in self:
+            yield piece

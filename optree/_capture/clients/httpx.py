@@ -16,7 +16,7 @@ from optree._capture.calls.begin import begin
 from optree._capture.calls.exchange import Exchange
 from optree._capture.calls.observed import ClientCall
 from optree._capture.calls.requests import is_beside
-from optree._capture.calls.sent import Broken, Noted, SentRequest
+from optree._capture.calls.sent import GivenStream, Noted, SentRequest
 from optree._capture.hooks import Hook, IsOn, await_within, run_within
 from optree._capture.replay import ACTIVE
 from optree._capture.replay.answering import NO_ANSWER, StoredReply
@@ -77,15 +77,16 @@ def _given(module: ModuleType, request: Any, answer: StoredReply, *, is_stream: 
     """Return a recorded answer as the client's response, or raise that none came; *is_stream*: the program reads it itself."""
     if answer.status == NO_ANSWER:
         raise _error_of(module, request, answer.body.decode(), module.ReadTimeout if answer.timed_out else module.ConnectError)
-    if answer.breaks is None or not (answer.breaks or is_stream):
-        response = module.Response(answer.status, headers=answer.headers, content=answer.body, request=request)
+    error = None
+    if answer.breaks:
+        error = _error_of(module, request, answer.breaks, module.ReadTimeout if answer.timed_out else module.ReadError)
+    if is_stream:
+        given: Any = type("GivenStream", (GivenStream, module.SyncByteStream, module.AsyncByteStream), {})(answer.body, error)
+        response = module.Response(answer.status, headers=answer.headers, stream=given, request=request)
+    elif error is not None:
+        raise error
     else:
-        other = module.ReadTimeout if answer.timed_out else module.ReadError
-        error = _error_of(module, request, answer.breaks, other) if answer.breaks else None
-        if error is not None and not is_stream:
-            raise error
-        broken: Any = type("Broken", (Broken, module.SyncByteStream, module.AsyncByteStream), {})(answer.body, error)
-        response = module.Response(answer.status, headers=answer.headers, stream=broken, request=request)
+        response = module.Response(answer.status, headers=answer.headers, content=answer.body, request=request)
     response.elapsed = timedelta()
     return response
 

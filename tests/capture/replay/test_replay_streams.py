@@ -1,5 +1,6 @@
 """A replayed stream has the shape in which its provider sends one: what a program puts together of its pieces is the same."""
 
+import asyncio
 import json
 
 import httpx
@@ -250,3 +251,28 @@ def test_ollamas_completions(provider, ask, reply, end):
     expected, found, _, _ = twice(provider, [reply], lambda: ask(provider.url))
     assert ("It rains", end) == expected
     assert ("It rains", end) == found
+
+
+_ANSWER = {"id": "chat-1", "object": "chat.completion", "created": 1, "model": "gpt-5", "choices": [
+    {"index": 0, "message": {"role": "assistant", "content": "It rains"}, "finish_reason": "stop"}]}  # fmt: skip
+_ASKED = {"model": "gpt-5", "messages": [{"role": "user", "content": "Weather?"}]}
+
+
+def raw(url):
+    """Read a whole answer's bytes as they come."""
+    with httpx.Client() as client, client.stream("POST", f"{url}/chat/completions", json=_ASKED) as answer:
+        return json.loads(b"".join(answer.iter_raw()))
+
+
+async def raw_async(url):
+    """Do it in an event loop."""
+    async with httpx.AsyncClient() as client, client.stream("POST", f"{url}/chat/completions", json=_ASKED) as answer:
+        return json.loads(b"".join([piece async for piece in answer.aiter_raw()]))
+
+
+@pytest.mark.parametrize("ask", [raw, lambda url: asyncio.run(raw_async(url))], ids=["sync", "async"])
+def test_the_bytes_of_a_whole_answer(provider, ask):
+    """A program that reads the bytes of an answer by itself, not only its text, gets them in a replay too."""
+    expected, found, _, _ = twice(provider, [Reply(_ANSWER)], lambda: ask(provider.url))
+    assert "It rains" == expected["choices"][0]["message"]["content"]
+    assert expected == found

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from optree._capture.calls.begin import begin
 from optree._capture.calls.exchange import phrase_of
-from optree._capture.calls.sent import Broken, Noted, SentRequest
+from optree._capture.calls.sent import GivenStream, Noted, SentRequest
 from optree._capture.hooks import Hook, IsOn, await_within, run_within
 from optree._capture.replay import ACTIVE
 from optree._capture.replay.answering import NO_ANSWER, StoredReply
@@ -58,7 +58,7 @@ def _given(module: ModuleType, answer: StoredReply) -> Any:
         raise _error_of(module, answer.body.decode(), module.ReadTimeout if answer.timed_out else module.ConnectError)
     error = _error_of(module, answer.breaks, module.ReadTimeout if answer.timed_out else module.ReadError) if answer.breaks else None
     head = {"status": answer.status, "reason": phrase_of(answer.status), "headers": list(answer.headers.items()), "http_version": "1.1"}
-    chunks = Broken(answer.body, error)
+    chunks = GivenStream(answer.body, error)
     if hasattr(module, "TransportResponse"):
         return module.TransportResponse(**head, chunks=chunks, release=_release)
     return module.AsyncTransportResponse(**head, chunks=chunks, release=_release_awaited)
