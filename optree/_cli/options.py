@@ -48,10 +48,11 @@ Txn = Annotated[
         show_default=False,
     ),
 ]
-TxnOrLast = Annotated[
-    str,
-    typer.Argument(metavar="TXN", help="A session: its txn or the beginning of it, or a file's path.", autocompletion=complete_txn),
-]
+_LAST = typer.Argument(
+    metavar="TXN", help="A session: its txn or the beginning of it, or a file's path.", autocompletion=complete_txn, show_default="last"
+)
+TxnOrLast = Annotated[str, _LAST]
+TxnOrNone = Annotated[str | None, _LAST]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print a line for each request and response on stderr.")]
 TraceLlm = Annotated[bool, typer.Option("--trace-llm", help="Print the payloads of LLM ops, capped and without credentials.")]
 TraceTools = Annotated[bool, typer.Option("--trace-tools", help="Print the payloads of tool ops, capped and without credentials.")]

@@ -8,18 +8,19 @@ from typing import Annotated, Any
 import typer
 
 from optree._cli import sums
-from optree._cli.options import BillingFile, Json, SessionsDir, TxnOrLast, WholeRun, directory
+from optree._cli.options import BillingFile, Json, SessionsDir, TxnOrNone, WholeRun, directory
 from optree._cli.screen import show, show_json, table
 from optree._cli.sessions import open_run, open_session, say_lost, say_run, settled
 from optree._cli.sums import Sum, SumLine
 from optree._store.ledger import Book
 from optree._tree.walk import flatten
+from optree._visible import one_line
 from optree.errors import SetupError
 
 
 def cost(
     *,
-    txn: TxnOrLast = "last",
+    txn: TxnOrNone = None,
     all_sessions: Annotated[bool, typer.Option("--all", help="All sessions that have ended, from the ledger.")] = False,
     whole_run: WholeRun = False,
     since: Annotated[
@@ -39,6 +40,9 @@ def cost(
     """
     if whole_run and all_sessions:
         raise SetupError("--run is about the sessions of one run, --all about those of the ledger: leave one out")
+    if all_sessions and txn is not None:
+        raise SetupError(f"{one_line(txn)} names a session, and --all is about all of the ledger: leave one out")
+    txn = txn or "last"
     where = directory(sessions_dir, billing_file)
     first = sums.moment(since)
     code = 0

@@ -102,6 +102,7 @@ def test_the_bill_of_a_run(ended):
     )
     assert (1, 0.5) == (ended.json("cost", "last")["total"]["calls"], ended.json("cost", "last")["total"]["costUsd"])
     assert "leave one out" in ended.read("cost", "--run", "--all", code=2).stderr
+    assert "leave one out" in ended.read("cost", "last", "--all", code=2).stderr
 
 
 def test_the_lines_of_a_run(killed):
