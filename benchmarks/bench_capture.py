@@ -100,7 +100,7 @@ def measure(*, quick: bool) -> Report:
 def _times(*, quick: bool) -> Report:
     calls, streams, rounds = (50, 3, 3) if quick else (200, 20, 15)
     with tempfile.TemporaryDirectory(prefix="optree-bench-", ignore_cleanup_errors=True) as folder:
-        optree.configure(base_dir=Path(folder), otel="off")
+        optree.configure(base_dir=Path(folder), otel="off", prices=True)  # as captured calls have them, so the others too
         with optree.session("bench"):
             called = Paired({mode: functools.partial(_calls, mode, calls) for mode in DOES}, rounds)
             firsts = Paired({mode: functools.partial(_streams, mode, streams, _until_first) for mode in DOES}, rounds)

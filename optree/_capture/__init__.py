@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from optree._builder.guard import FAULTS
 from optree._interrupts import new_rlock, pass_on
+from optree._providers.prices import PRICES
 from optree._tracing.faults import fault, guarded
 from optree._tracing.runtime import RUNTIME
 from optree._values import own_members
@@ -293,6 +294,7 @@ def _instrument(only: Sequence[str] | None, exclude: Sequence[str]) -> list[str]
         _wanted.update(chosen)
         if FINDER not in sys.meta_path:
             sys.meta_path.insert(0, FINDER)
+    PRICES.captures(on=True)
     for name in sorted(chosen):
         if name in sys.modules:
             try:
@@ -313,6 +315,7 @@ def uninstrument() -> None:
         for made in _hooked.values():
             _take_out(made)
         _hooked.clear()
+    PRICES.captures(on=False)
 
 
 def _take_out(made: list[tuple[Any, str, Any, Any]]) -> None:

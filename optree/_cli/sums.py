@@ -14,6 +14,7 @@ from msgspec import Struct
 from optree._cli.screen import complain, figures, when, working
 from optree._clock import now_ms
 from optree._nodes import AccountingEntry, Tokens, Totals
+from optree._providers.prices import PRICE
 from optree._providers.usage import MAX_COUNT, MAX_DOLLARS
 from optree._store.ledger import Book, Ledger
 from optree._store.reading.directory import Directory
@@ -177,8 +178,14 @@ def credit_lines(lines: Sequence[SumLine]) -> list[str]:
 
 
 def notes(lines: Sequence[SumLine], whole: Sum) -> list[str]:
-    """Return the lines below a table of sums: about credits, unknown tokens and recorded answers, if there are any."""
-    return [*credit_lines(lines), *_unknown_lines(whole.unknown_tokens), *_replay_lines(lines)]
+    """Return the lines below a table of sums: about prices, credits, unknown tokens and recorded answers, if there are any."""
+    return [*_price_lines(lines), *credit_lines(lines), *_unknown_lines(whole.unknown_tokens), *_replay_lines(lines)]
+
+
+def _price_lines(lines: Sequence[SumLine]) -> list[str]:
+    count = sum(is_object(details := line.record.get("details")) and PRICE in details for line in lines)
+    calls = "1 call" if count == 1 else f"{count:,} calls"
+    return [f"the cost of {calls} is worked out by prices (the session's pricingSnapshot), since nobody gave it"] if count else []
 
 
 def _unknown_lines(count: int) -> list[str]:

@@ -1,7 +1,7 @@
 """What calls cost whose tokens are known and whose cost nobody gave: by prices in a file of the user's, else by those of genai-prices.
 
-A price is used only where provider and model are found; else the cost stays unknown. The library is read once, where prices are switched
-on or as the first session begins: so each entry has its cost as it is made, or never, and nothing (no fork, bill or
+A price is used only where provider and model are found; else the cost stays unknown. The library is read once, where a program switches
+prices on or as the first session begins: so each entry has its cost as it is made, or never, and nothing (no fork, bill or
 exit) waits for it. A model's price is found in less than a millisecond, once; from then on it costs a look into a dict.
 """
 
@@ -202,6 +202,9 @@ class PriceFinder:
     def __init__(self) -> None:
         self.on = False
         """Whether costs are to be found at all."""
+        self._wanted: bool | None = None
+        """What the program or the environment says, if it does."""
+        self._captures = False
         self._table: dict[tuple[str, str], Price] = {}
         self._library: Any = None
         self._looked = False
@@ -211,12 +214,19 @@ class PriceFinder:
         """By provider and model, or by `PriceKey` where the price depends on more; None if no price was found."""
         self.report: Callable[[str], object] = str
 
-    def use(self, wanted: bool | str | Path) -> None:
-        """Use prices, with those of a file first if that is its path, or none. Raises `SetupError`."""
-        self._table = {} if isinstance(wanted, bool) else read_table(wanted)
-        self.on, self._looked, self._known = bool(wanted), False, {}
+    def use(self, wanted: bool | str | Path | None) -> None:
+        """Use prices, with those of a file first if that is its path, or none; None is while calls are captured. Raises `SetupError`."""
+        self._table = read_table(wanted) if isinstance(wanted, (str, Path)) else {}
+        self._wanted = None if wanted is None else bool(wanted)
+        self._looked, self._known = False, {}
+        self.captures(on=self._captures)
 
-    def begin(self, wanted: bool | str | Path, report: Callable[[str], object]) -> list[str]:
+    def captures(self, *, on: bool) -> None:
+        """Take that calls of models are captured from now on, or no more."""
+        self._captures = on
+        self.on = on if self._wanted is None else self._wanted
+
+    def begin(self, wanted: bool | str | Path | None, report: Callable[[str], object]) -> list[str]:
         """Use prices as the environment says; returns why not, a sentence, where that cannot be."""
         self.report = report
         try:
@@ -241,7 +251,7 @@ class PriceFinder:
             return  # the next one may have room for it
         except ModuleNotFoundError as error:
             pass_on(error)
-            if not self._table:
+            if self._wanted and not self._table:
                 self.report(f"costs that nobody gives stay unknown: {error.msg}; pip install 'optree-tracing[prices]', or give a file")
         except Exception as error:  # noqa: BLE001 - other people's code; without it there are no prices but the user's
             pass_on(error)

@@ -54,9 +54,9 @@ class Config(Struct, frozen=True):
     """Whether the lines hold the payloads of tool calls, capped and redacted."""
     console: bool = True
     """Whether lines are printed on stderr at all."""
-    prices: bool | str | Path = False
+    prices: bool | str | Path | None = None
     """Whether a call whose tokens are known gets the cost that nobody gave, by genai-prices; or the path of a file with prices of your own,
-    JSON or TOML, that come first. By default it stays unknown."""
+    JSON or TOML, that come first. By default it does while `instrument` records this program, if genai-prices is installed."""
     otel: Literal["auto", "on", "off"] | Mapping[str, Any] = "auto"
     """Whether sessions are sent to OpenTelemetry: ``auto`` (if ``OTEL_EXPORTER_OTLP_ENDPOINT`` is set), ``on``, ``off``, or options, which
     mean ``on``:
@@ -116,7 +116,6 @@ _CHOICES = {
     "otel": ("auto", "on", "off"),
 }
 _SWITCH: dict[str, bool] = {
-    "": False,
     "1": True,
     "true": True,
     "yes": True,
@@ -159,7 +158,7 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> tuple[Confi
             except SetupError as error:
                 problems.append(f"{VARIABLE} is passed over, and only what is known by default is replaced: {error}")
         elif name == "prices":
-            options[name] = _SWITCH.get(value.lower(), value)  # the file is read later
+            options[name] = _SWITCH.get(value.lower(), value) if value else None  # the file is read later
         elif name not in _CHOICES:
             options[name] = is_on(value)
         elif value in _CHOICES[name]:
@@ -196,7 +195,7 @@ def variables(config: Config, directory: Directory) -> dict[str, str]:
     values: dict[str, str] = {}
     for name in Config.__struct_fields__:
         value = getattr(config, name)
-        if name == "prices" and not isinstance(value, bool):
+        if name == "prices" and isinstance(value, (str, Path)):
             value = str(Path(value).expanduser().absolute())
         if name == "enabled":
             values |= {DISABLED: str(int(not value))} if value != before.enabled else {}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.capture.provider import Provider, Reply
 from tests.otel.receiver import receiver
 
 PUBLIC = ("optree", "optree.conversation", "optree.testing", "optree.exporting")
@@ -18,6 +19,13 @@ CHECK = "assert optree.flush('export') and optree.health()['ok'], optree.health(
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+ANSWER = {
+    "id": "r-1", "object": "response", "created_at": 1, "model": "gpt-5", "status": "completed", "parallel_tool_calls": True,
+    "tool_choice": "auto", "tools": [], "usage": {"input_tokens": 812, "output_tokens": 24, "total_tokens": 836,
+    "input_tokens_details": {"cached_tokens": 512}, "output_tokens_details": {"reasoning_tokens": 0}},
+}  # fmt: skip
+"""What OpenAI's Responses API says, but for the output."""
 
 FOR_ITSELF = {
     "google.adk": {},
@@ -48,7 +56,14 @@ def public():
 DOCSTRINGS = {name: inspect.getdoc(value) or "" for name, value in public()}
 TEXTS = {str(page.relative_to(ROOT)): page.read_text() for page in PAGES} | DOCSTRINGS
 NAMED = {found[1]: code for text in TEXTS.values() for code in BLOCK.findall(text) if (found := re.match(r"# (\w+)\.py\n", code))}
-BLOCKS = [pytest.param(code, id=f"{name}:{number}") for name, text in TEXTS.items() for number, code in enumerate(BLOCK.findall(text), 1)]
+BLOCKS = [
+    pytest.param(code, id=f"{name}:{number}")
+    for name, text in TEXTS.items()
+    for number, code in enumerate(BLOCK.findall(text), 1)
+    if not code.startswith("# agent.py\n")  # which calls a provider: `test_readme_captured` runs it
+]
+CAPTURED, DECORATED = BLOCK.findall(TEXTS["README.md"])[:2]
+SHOWN = re.findall(r"^```text\n(.*?)^```", TEXTS["README.md"], re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("code", BLOCKS)
@@ -74,14 +89,26 @@ def test_code_runs(code, tmp_path, monkeypatch):
     assert (COLLECTOR in code) == bool(collector.spans())
 
 
+def test_readme_captured(tmp_path):
+    """The README's first example, run as it stands by `optree run --auto`, saves the tree that the README shows, with its cost."""
+    (tmp_path / "agent.py").write_text(CAPTURED)
+    called = {"type": "function_call", "id": "f", "call_id": "c", "name": "weather", "arguments": '{"city": "Athens"}'}
+    text = {"type": "output_text", "text": "Yes: it rains in Athens.", "annotations": []}
+    provider = Provider()
+    provider.says(*(Reply(ANSWER | {"output": [item]}) for item in (called, {"type": "message", "role": "assistant", "content": [text]})))
+    quiet = {"OPENAI_API_KEY": "none", "OPENAI_AGENTS_DISABLE_TRACING": "1"}
+    to_provider = {"OPENAI_BASE_URL": "http://api.openai.com/v1", "http_proxy": provider.url, "no_proxy": ""}
+    command(tmp_path, 0, "run", "--auto", "--", sys.executable, str(tmp_path / "agent.py"), **quiet, **to_provider)
+    provider.close()
+    assert varying(SHOWN[0]) == varying(command(tmp_path, 0, "tree", "last"))
+
+
 def test_readme_output(tmp_path):
-    """The README's example prints the lines that the README shows, and saves the tree that it shows."""
-    readme = (ROOT / "README.md").read_text()
-    shown = re.findall(r"^```text\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
-    run = run_code(BLOCK.findall(readme)[0], tmp_path)
+    """The README's decorated example prints the lines that the README shows, and saves the tree that it shows."""
+    run = run_code(DECORATED, tmp_path)
     tree = run_code("import optree; print(optree.format_tree(optree.load('last').session))", tmp_path)
-    assert varying(shown[0]) == varying(run.stdout + run.stderr)
-    assert varying(shown[1]) == varying(tree.stdout)
+    assert varying(SHOWN[1]) == varying(run.stdout + run.stderr)
+    assert varying(SHOWN[2]) == varying(tree.stdout)
 
 
 def test_a_decorated_agent_that_is_resumed(tmp_path):
@@ -96,11 +123,11 @@ def test_a_decorated_agent_that_is_resumed(tmp_path):
 
 
 def test_ledger_output(tmp_path):
-    """It is shown what `optree ledger` and `ledger --check` print after the README's example, of a sound bill and a changed one."""
+    """It is shown what `optree ledger` and `--check` print after the decorated example of the README, of a sound bill and a changed one."""
     page = (ROOT / "docs" / "reference" / "cli.md").read_text()
     section = page.partition("## `optree ledger")[2].partition("\n## ")[0]
     shown = re.findall(r"^```text\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
-    run_code(BLOCK.findall((ROOT / "README.md").read_text())[0], tmp_path)
+    run_code(DECORATED, tmp_path)
     printed = [command(tmp_path, 0, "ledger"), command(tmp_path, 0, "ledger", "--check")]
     ledger = tmp_path / "accounting.jsonl"
     ledger.write_text(re.sub(r',"c":"[0-9a-f]{8}"', "", ledger.read_text().replace('"costUsd":0.0031', '"costUsd":0.0062')))
@@ -128,9 +155,9 @@ def run_code(code, base):
     return subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
-def command(base, code, *words):
+def command(base, code, *words, **variables):
     """Run the command line on the sessions under *base*; returns what it prints."""
-    environment = {**os.environ, "OPTREE_BASE_DIR": str(base), "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "OPTREE_BASE_DIR": str(base), "PYTHONPATH": str(ROOT), **variables}
     run = subprocess.run([sys.executable, "-m", "optree", *words], env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert code == run.returncode, run.stderr
     return run.stdout

@@ -31,7 +31,7 @@ def runtime(tmp_path, monkeypatch):
         store.close(LONG)
     FAULTS.__init__()
     RUNTIME.__init__()
-    PRICES.use(False)
+    PRICES.use(None)
     assert optree.current_session() is None
 
 

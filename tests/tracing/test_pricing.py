@@ -323,6 +323,39 @@ def test_without_prices_costs_stay_unknown(step, variable, said, finished, saved
     assert [UNSET] == [entry.details for entry in entries_of(root)]
 
 
+ASKED = {"model": "gpt-4o", "messages": [{"role": "user", "content": "Weather?"}]}
+SAID = {"object": "chat.completion", "model": "gpt-4o", "usage": {"prompt_tokens": 1000, "completion_tokens": 100},
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "It rains"}, "finish_reason": "stop"}]}  # fmt: skip
+CAPTURED = f"""
+import httpx
+STEP
+with httpx.Client(transport=httpx.MockTransport(lambda _request: httpx.Response(200, json={SAID!r}))) as client:
+    with optree.session("lead") as session, optree.turn():
+        client.post("https://api.openai.com/v1/chat/completions", json={ASKED!r})
+        with optree.llm("openai:gpt-4o") as op:
+            op.account(input_tokens=1000, output_tokens=100)
+print(session.totals.cost_usd, session.totals.unknown_costs)
+"""
+"""A program with a call that is captured, if it is, and one that it records itself."""
+
+
+@pytest.mark.parametrize(
+    ("begin", "variable", "said"),
+    [
+        ("optree.instrument()", None, "0.007 0"),
+        ("optree.instrument()", "off", "0.0 2"),
+        ("optree.instrument(); optree.configure(prices=False)", None, "0.0 2"),
+        ("optree.instrument(); optree.uninstrument()", None, "0.0 1"),
+        ("", None, "0.0 1"),
+        ("sys.modules['genai_prices'] = None; optree.instrument()", None, "0.0 2"),
+    ],
+    ids=["captured", "off in the environment", "off", "no more", "by hand", "not installed"],
+)
+def test_a_program_that_is_captured_has_costs(begin, variable, said, finished):
+    """While calls are captured their costs are found where the library is there, without a setting and a word; else they are unknown."""
+    assert (0, f"{said}\n", "") == finished(CAPTURED.replace("STEP", begin), env={} if variable is None else {"OPTREE_PRICES": variable})
+
+
 def test_own_prices_without_the_library(finished, saved, tmp_path):
     """A file of prices does without it; another process gets the file with the environment."""
     (tmp_path / "prices.toml").write_text("[acme.roadrunner]\ninput = 2\noutput = 8\n")

@@ -69,6 +69,22 @@ def test_tokens_that_nobody_told(optree):
     assert "\n1 call of a model has no tokens: what it took" in optree.read("cost", "--all").stdout
 
 
+def test_costs_by_prices(optree):
+    """It is said of how many calls nobody gave the cost, so that it is by list prices; nothing is said where all were given."""
+    priced = {"details": {"optree.price": "openai:gpt-5@1a2b3c4d"}}
+    entries = [
+        {"timestamp": 1e12 + number, "type": "llm", "agentId": "a", **TOKENS, "costUsd": 0.5} | more
+        for number, more in enumerate([{}, priced, priced])
+    ]
+    write_ledger(optree, entries)
+    said = "\nthe cost of 2 calls is worked out by prices (the session's pricingSnapshot), since nobody gave it\n"
+    assert [True, True] == [said in optree.read(*command).stdout for command in (("cost", "--all"), ("ledger",))]
+    write_ledger(optree, entries[:2])
+    assert "the cost of 1 call is worked out" in optree.read("cost", "--all").stdout
+    write_ledger(optree, entries[:1])
+    assert "worked out" not in optree.read("cost", "--all").stdout
+
+
 def test_parts_add_up(optree):
     """The whole is exactly the sum of the agents, and of models and tools together, to the last digit of money."""
     entries = [
