@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from optree._providers.prices import PRICES
 from optree._store import settle, upkeep
 from optree._tracing.runtime import RUNTIME
 
@@ -75,6 +76,8 @@ def options_of_its_own():
     yield
     if RUNTIME.settings is settings:
         settings._own, settings._given, RUNTIME.config = own, given, config
+        if PRICES.wanted != config.prices:
+            PRICES.use(config.prices)
 
 
 @pytest.hookimpl(tryfirst=True)  # before those are left out that `-m` does not want

@@ -50,7 +50,8 @@ def outcome(error: BaseException | None) -> tuple[Status, str | None]:
     if isinstance(error, SystemExit) and error.code in (None, 0):
         return "ok", None
     name = type(error).__name__
-    if isinstance(error, (GeneratorExit, KeyboardInterrupt)) or name == "CancelledError":
+    is_trios = name == "Cancelled" and not isinstance(error, Exception)
+    if isinstance(error, (GeneratorExit, KeyboardInterrupt)) or name == "CancelledError" or is_trios:
         return "cancelled", name
     said = without_body(error)  # which may have the user's words in it
     message = text(error) if said is None else said

@@ -202,7 +202,7 @@ class PriceFinder:
     def __init__(self) -> None:
         self.on = False
         """Whether costs are to be found at all."""
-        self._wanted: bool | None = None
+        self.wanted: bool | None = None
         """What the program or the environment says, if it does."""
         self._captures = False
         self._table: dict[tuple[str, str], Price] = {}
@@ -217,14 +217,14 @@ class PriceFinder:
     def use(self, wanted: bool | str | Path | None) -> None:
         """Use prices, with those of a file first if that is its path, or none; None is while calls are captured. Raises `SetupError`."""
         self._table = read_table(wanted) if isinstance(wanted, (str, Path)) else {}
-        self._wanted = None if wanted is None else bool(wanted)
+        self.wanted = None if wanted is None else bool(wanted)
         self._looked, self._known = False, {}
         self.captures(on=self._captures)
 
     def captures(self, *, on: bool) -> None:
         """Take that calls of models are captured from now on, or no more."""
         self._captures = on
-        self.on = on if self._wanted is None else self._wanted
+        self.on = on if self.wanted is None else self.wanted
 
     def begin(self, wanted: bool | str | Path | None, report: Callable[[str], object]) -> list[str]:
         """Use prices as the environment says; returns why not, a sentence, where that cannot be."""
@@ -251,7 +251,7 @@ class PriceFinder:
             return  # the next one may have room for it
         except ModuleNotFoundError as error:
             pass_on(error)
-            if self._wanted and not self._table:
+            if self.wanted and not self._table:
                 self.report(f"costs that nobody gives stay unknown: {error.msg}; pip install 'optree-tracing[prices]', or give a file")
         except Exception as error:  # noqa: BLE001 - other people's code; without it there are no prices but the user's
             pass_on(error)

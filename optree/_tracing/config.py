@@ -104,7 +104,7 @@ class Options(TypedDict, total=False):
     trace_llm: bool
     trace_tools: bool
     console: bool
-    prices: bool | str | Path
+    prices: bool | str | Path | None
     otel: Literal["auto", "on", "off"] | OtelOptions
 
 
@@ -197,6 +197,8 @@ def variables(config: Config, directory: Directory) -> dict[str, str]:
         value = getattr(config, name)
         if name == "prices" and isinstance(value, (str, Path)):
             value = str(Path(value).expanduser().absolute())
+        elif name == "prices" and value is None and before.prices is not None:
+            value = ""
         if name == "enabled":
             values |= {DISABLED: str(int(not value))} if value != before.enabled else {}
         elif name == "redact":  # whatever variable the other process has
@@ -227,8 +229,8 @@ def changed(config: Config, options: dict[str, Any]) -> Config:
         if name in _PATHS and value and not str(value).startswith("~"):
             options = options | {name: Path(value).absolute()}  # the program may go into another directory
             continue
-        if name == "prices" and isinstance(value, (str, Path)):
-            options = options | {"prices": _prices(value)}
+        if name == "prices" and (value is None or isinstance(value, (str, Path))):
+            options = options | {"prices": None if value is None else _prices(value)}
             continue
         if name not in _CHOICES and name not in _PATHS and not isinstance(value, bool):
             raise SetupError(f"{name}={value!r} is not possible; give True or False")

@@ -173,7 +173,8 @@ def saved(tmp_path, hooked):  # noqa: ARG001 - as above
 
 @pytest.fixture
 def child(tmp_path):
-    """Return a child process in place of Claude Code that does as it is told."""
+    """Return a child process in place of Claude Code that does as it is told; what it costs is what that says."""
+    optree.configure(prices=False)
     return Child(tmp_path)
 
 

@@ -91,7 +91,7 @@ def test_all_errors_are_public():
 
 def test_options_are_in_the_environment_too():
     """Each option of `configure` is a field of `Config`, with a default: a program needs none of them."""
-    assert optree.Config(prices=False) == optree.configure()  # as the environment of tests says
+    assert optree.Config() == optree.configure()
     for field in structs.fields(optree.Config):
         assert field.default is not NODEFAULT
         assert optree.configure() == optree.configure(**{field.name: getattr(optree.configure(), field.name)})

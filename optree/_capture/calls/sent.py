@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from typing import Any
 
 from optree._capture.calls.exchange import Exchange
@@ -32,6 +32,9 @@ class Noted:
     def __init__(self, stream: Any, exchange: Exchange) -> None:
         self._stream, self._exchange = stream, exchange
 
+    def __getattr__(self, name: str) -> Any:  # as httpx2 asks its own stream how long it took
+        return getattr(self.__dict__.get("_stream"), name)
+
     def __iter__(self) -> Iterator[bytes]:
         with self._exchange as exchange:
             for piece in self._stream:
@@ -39,10 +42,15 @@ class Noted:
                 yield piece
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        with self._exchange as exchange:
-            async for piece in self._stream:
-                exchange.note(piece)
-                yield piece
+        pieces = self._stream.__aiter__()
+        try:
+            with self._exchange as exchange:
+                async for piece in pieces:
+                    exchange.note(piece)
+                    yield piece
+        finally:
+            if isinstance(pieces, AsyncGenerator):
+                await pieces.aclose()
 
     def close(self) -> None:
         try:

@@ -191,7 +191,7 @@ def _members(block: Any) -> list[str]:
         return _text_lines(block)
     lines: list[str] = []
     for name, value in block.items():
-        first, *more = _text(value) if isinstance(value, str) else [msgspec.json.encode(value).decode()]
+        first, *more = (_text(value) or [""]) if isinstance(value, str) else [msgspec.json.encode(value).decode()]
         lines += [f"{name}: {first}", *(f"  {line}" for line in more)]
     return lines
 

@@ -1,6 +1,9 @@
 """Requests of any client on httpx are told by their path and body, answers by their shape."""
 
+import asyncio
+import importlib
 import json
+from datetime import timedelta
 
 import httpx
 import pytest
@@ -156,6 +159,7 @@ def client(kind, body):
 @pytest.mark.parametrize(("url", "sent", "kind", "body", "name", "tokens"), CASES)
 def test_a_provider(recording, url, sent, kind, body, name, tokens, streamed):
     """Each interface is told: provider, model, messages, answer and tokens, whether the program streams or reads at once."""
+    optree.configure(prices=False)  # the only cost is what the provider says
     with optree.session("agent"), optree.turn():
         if streamed:
             with client(kind, body).stream("POST", url, json=sent) as response:
@@ -251,3 +255,25 @@ def test_a_call_that_is_one_document_is_two_writes(recording):
         assert [["op.begin", "pool", "request"], ["accounting", "response", "op.end"]] == batches
         assert 1 == len(asked)
     assert 1 == recording.tree.session.totals.llm_requests
+
+
+@pytest.mark.parametrize("library", ["httpx", "httpx2"])
+def test_how_long_a_stream_took(recording, library):
+    """The response of a stream says how long it took, as it does without hooks, read or closed, in an event loop too."""
+    module = importlib.import_module(library)
+    transport = module.MockTransport(lambda _request: module.Response(200, stream=module.ByteStream(b"")))
+
+    async def awaited(client):
+        async with client, client.stream("POST", "https://api.openai.com/v1/chat/completions", json=OLLAMA) as response:
+            await response.aread()
+        return response.elapsed
+
+    def found():
+        with module.Client(transport=transport) as client:
+            with client.stream("POST", "https://api.openai.com/v1/chat/completions", json=OLLAMA) as response:
+                response.read()
+        return [type(took) for took in (response.elapsed, asyncio.run(awaited(module.AsyncClient(transport=transport))))]
+
+    with optree.session("asker"), optree.turn():
+        assert [timedelta, timedelta] == found()
+    assert 2 == len(list(walk_ops(recording.tree.session)))

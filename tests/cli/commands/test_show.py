@@ -177,6 +177,19 @@ def test_a_log_for_people_has_what_the_original_keeps_in_base64(optree):
     assert ["Weather?"] == shown["user"]
 
 
+def test_members_that_are_empty_texts(optree):
+    """A member, or an attribute, that is an empty text is shown as one."""
+    agent = """
+import optree
+with optree.session("asker"), optree.turn(), optree.llm("openai:gpt-4o", tag="") as op:
+    op.request(user="", messages=[{"role": "user", "content": "why?", "name": ""}])
+    op.response({"id": "", "content": ""})
+"""
+    optree("run", "--", sys.executable, "-c", agent)
+    shown = [line.strip() for line in optree.read("show", "last", "1.1").stdout.splitlines()]
+    assert [1, 1, 1] == [shown.count(line) for line in ("user:", "name:", "tag:")]
+
+
 def test_members_that_look_like_references(optree):
     """A request whose own members look like references is shown as it is."""
     source = 'import optree\nwith optree.session("a"), optree.turn(), optree.tool("x") as op: op.request(query={"$history": [1]})'
