@@ -41,8 +41,8 @@ from optree._ids import is_txn, node_id, span_id, trace_id, txn_of
 from optree._interrupts import if_free, new_rlock, pass_on
 from optree._mirrors import EXPORTERS, Delivery, Exporter, MakeMirror, Mirror, Resender, SpanReader, Traced
 from optree._nodes import OpKind, Payload, Pool, Reasoning, ReasoningChunk, Severity, Status, Tokens, parts_of_name
-from optree._providers.usage import count as usage_count
-from optree._providers.usage import dollars as usage_dollars
+from optree._providers.amounts import count as usage_count
+from optree._providers.amounts import dollars as usage_dollars
 from optree._providers.usage import read as read_usage
 from optree._records import (
     Accounted,

@@ -10,7 +10,8 @@ from msgspec import UNSET
 
 from optree._interrupts import pass_on
 from optree._nodes import AccountingEntry, OperationNode, Severity, Status, Tokens, TurnNode, parts_of_name
-from optree._providers.usage import MAX_COUNT, Usage, counts_beside, read
+from optree._providers.amounts import MAX_COUNT
+from optree._providers.usage import Usage, counts_beside, read
 from optree._values import cut, decode, is_object, text
 from optree.redaction import may_hold_secret, redact, remembered
 

@@ -14,8 +14,8 @@ from msgspec import Struct
 from optree._cli.screen import complain, figures, when, working
 from optree._clock import now_ms
 from optree._nodes import AccountingEntry, Tokens, Totals
+from optree._providers.amounts import MAX_COUNT, MAX_DOLLARS
 from optree._providers.prices import PRICE
-from optree._providers.usage import MAX_COUNT, MAX_DOLLARS
 from optree._store.ledger import Book, Ledger
 from optree._store.reading.directory import Directory
 from optree._tree.totals import PICO, add_entry, cost_cell, dollars_of, pico, stored_parts

@@ -20,8 +20,9 @@ from msgspec import UNSET, Raw, Struct
 
 from optree._ids import content_id
 from optree._interrupts import pass_on
-from optree._nodes import AccountingEntry, Tokens
-from optree._providers.usage import MAX_DOLLARS, SERVER_TOOLS
+from optree._nodes import PARTIAL, AccountingEntry, Tokens
+from optree._providers.amounts import MAX_DOLLARS
+from optree._providers.usage import SERVER_TOOLS
 from optree._syscalls import calls
 from optree._values import encode, is_list, is_object
 from optree.errors import SetupError
@@ -51,8 +52,8 @@ _NAMES: Final = {
     "together_ai": "together", "fireworks_ai": "fireworks", "openai-responses": "openai",
 }  # fmt: skip
 """Other names of providers: those of the GenAI conventions and of client libraries. A name that only resembles one is another's."""
-_USUAL: Final = (None, "default", "standard", "auto", "on_demand", "STANDARD", "ON_DEMAND")
-_TIER: Final = rb'"(?:service_?[tT]ier|speed)": ?"([^"]*)"'
+_USUAL: Final = (None, "default", "standard", "auto", "on_demand", "STANDARD", "ON_DEMAND", "global", "not_available")
+_TIER: Final = rb'"(?:service_?[tT]ier|speed|inference_?[gG]eo)": ?"([^"]*)"'
 _HOUR: Final = rb'"cache_write_1h_tokens": ?(\d+)'
 _COUNTED: Final = rb'"(\w+)": ?(?:[1-9]|0\.)'
 _MODALITY: Final = rb'"modality": ?"(\w+)"'
@@ -63,6 +64,7 @@ _APART: Final = (
 )
 """What is billed beside the tokens of text everywhere, by a part of its name in usages; no price that is used here is for it."""
 _SERVER_TOOLS: Final = b'"%b":' % SERVER_TOOLS.encode()
+_PARTIAL: Final = b'"%b":true' % PARTIAL.encode()
 _FREE: Final = "tool_search"
 """How names of counts begin that cost their tokens, though they sound as if they were billed beside."""
 _DIGITS: Final = 12
@@ -373,11 +375,11 @@ def _asked(entry: AccountingEntry) -> tuple[Any, int]:
 
 
 def _uses_more(entry: AccountingEntry, price: Price) -> bool:
-    """Tell whether an entry's usage has counts of something that is billed beside the tokens of text, or has a price of its own."""
+    """Tell whether an entry's usage has counts of what is billed beside the tokens of text, or has a price of its own, or is not all."""
     details = entry.details
     if details is UNSET:
         return False
-    if _SERVER_TOOLS in bytes(details):
+    if _SERVER_TOOLS in bytes(details) or _PARTIAL in bytes(details):
         return True
     names = [name.decode().lower() for name in (*re.findall(_COUNTED, details), *re.findall(_MODALITY, details))]
     paid = [name for name in names if not name.startswith(_FREE)]

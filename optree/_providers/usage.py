@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import lru_cache, partial
-from math import isfinite
 from types import NoneType
 from typing import Any, Final, NamedTuple, cast
 
@@ -19,13 +18,10 @@ from msgspec import Struct
 
 from optree._interrupts import pass_on
 from optree._nodes import Tokens
+from optree._providers.amounts import MAX_COUNT, count, dollars
 from optree._values import dumped, is_list, is_object, text
 from optree.redaction import redact
 
-MAX_COUNT: Final = 10**12
-"""Largest count that a call can come to, of tokens or of characters: a million of them still add up within 64 bits."""
-MAX_DOLLARS: Final = 1e9
-"""Most that a call can cost: a million of them still add up to the dollar."""
 TICKS: Final = 10**10
 """xAI's ticks of a dollar."""
 
@@ -96,7 +92,6 @@ _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _WORDS: Final = re.compile(r"[a-z0-9]+")
 _SHORT: Final = 64
 _DEPTH: Final = 4
-_LARGEST: Final = 10**18  # beyond all bounds; floats cannot hold any whole number
 
 
 class Usage(Struct):
@@ -119,6 +114,8 @@ class _Figures(Struct):
     counts: dict[str, int] = {}
     money: dict[str, float] = {}
     names: set[str] = set()
+    apart: dict[str, int] = {}
+    """Counts of what the figures around do not have."""
     rest: dict[str, Any] = {}
     flaws: list[str] = []
     fault: str = ""
@@ -188,56 +185,6 @@ def read(
     flaws = first.flaws if second is first else first.flaws + second.flaws
     cost = money.get("cost", money["ticks"] / TICKS if "ticks" in money else None)
     return Usage(tokens, cost, money.get("upstream"), rest, flaws, first.fault or second.fault)
-
-
-def count(value: object, name: str, flaws: list[str]) -> int | None:
-    """Return a count; None for a value that is not a number or above `MAX_COUNT`, 0 for one below 0. *flaws* gets what is wrong with it."""
-    if value is None:
-        return None
-    if type(value) is int and 0 <= value <= MAX_COUNT:
-        return value
-    number = _number(value)
-    if number is None or number > MAX_COUNT:
-        why = "is no count" if number is None else f"is more than any call can come to ({MAX_COUNT:.0e})"
-        flaws.append(f"{name}={_shown(value)} {why}, and is left out")
-        return None
-    if number < 0:
-        flaws.append(f"{name}={_shown(value)} is below 0, and counts as 0")
-    return int(max(number, 0))
-
-
-def dollars(value: object, name: str, flaws: list[str]) -> float | None:
-    """Return US dollars, which may be a credit; None for one that is not a number or beyond `MAX_DOLLARS`. *flaws* gets what is wrong."""
-    if value is None or (type(value) is float and -MAX_DOLLARS <= value <= MAX_DOLLARS):
-        return value
-    amount = _number(value)
-    if amount is None:
-        flaws.append(f"{name}={_shown(value)} is no amount of money: the cost is unknown")
-    elif abs(amount) > MAX_DOLLARS:
-        flaws.append(f"{name}={_shown(value)} is more than any call can cost ({MAX_DOLLARS:.0e}): the cost is unknown")
-        amount = None
-    return None if amount is None else float(amount)
-
-
-def _number(value: object) -> float | None:
-    """Return a finite number, also out of a text or a number of another library; None for a truth value and anything else."""
-    if type(value) is int:
-        return max(-_LARGEST, min(value, _LARGEST))
-    try:
-        if isinstance(value, bool) or value is None:
-            return None
-        number = float(cast("Any", value))
-    except MemoryError:
-        raise
-    except Exception as error:  # noqa: BLE001 - a value's own code may raise anything
-        pass_on(error)
-        return None
-    return number if isfinite(number) else None
-
-
-def _shown(value: object) -> str:
-    shown = redact(text(value))[:40]
-    return repr(shown) if issubclass(type(value), str) else shown
 
 
 def _members(source: Any) -> dict[str, Any]:
@@ -385,6 +332,11 @@ def _take(name: str, value: Any, figures: _Figures) -> bool:
         hour = [count(one.get("inputTokens"), name, figures.flaws) or 0 for one in map(_members, value) if one.get("ttl") == "1h"]
         figures.rest |= {"cache_write_1h_tokens": sum(hour)} if any(hour) else {}
         return True
+    if name == "iterations" and is_list(value):
+        figures.rest[name] = value
+        for one in map(_members, value):
+            _take_apart(one, figures)
+        return True
     if name in _INNER and _may_have_members(cast("type[object]", type(value))):
         figures.names.add(name)
         if rest := _take_parts(name, _members(value), figures):
@@ -400,6 +352,24 @@ def _take(name: str, value: Any, figures: _Figures) -> bool:
             figures.money[kind] = money
         return True
     return False
+
+
+def _take_apart(iteration: Mapping[str, Any], figures: _Figures) -> None:
+    """Take what Anthropic ran beside the answer in a request, a compaction or an advisor, which is a model with prices of its own."""
+    kind = iteration.get("type")
+    if kind not in ("compaction", "advisor_message"):
+        return
+    found = _Figures()
+    _gather(iteration, found, _DEPTH)
+    for name, number in found.counts.items():
+        figures.apart[name] = figures.apart.get(name, 0) + number
+    figures.names |= found.names
+    figures.flaws += found.flaws
+    if (hour := found.rest.get("cache_write_1h_tokens", 0)) > 0:
+        figures.rest["cache_write_1h_tokens"] = figures.rest.get("cache_write_1h_tokens", 0) + hour
+    if kind == "advisor_message":
+        calls = figures.rest.get(SERVER_TOOLS, {})
+        figures.rest[SERVER_TOOLS] = {**calls, "advisor": calls.get("advisor", 0) + 1}
 
 
 def _take_parts(name: str, parts: Mapping[str, Any], figures: _Figures) -> dict[str, Any]:
@@ -452,6 +422,8 @@ def _complete(figures: _Figures, beside: bool, what: str) -> None:
     """Bring figures to one convention: input includes what was cached and written, output includes reasoning."""
     counts = figures.counts
     figures.flaws[:] = [f"{what}: {flaw}" if what else flaw for flaw in figures.flaws]
+    for kind, number in figures.apart.items():
+        counts[kind] = counts.get(kind, 0) + number
     parts, missed = counts.pop("part_written", 0), counts.pop("missed", 0)
     if parts and not counts.get("written"):
         counts["written"] = parts

@@ -10,7 +10,7 @@ from optree._builder import Op, SessionTreeBuilder
 from optree._builder.figures import model_of as called_model
 from optree._builder.handles import respond_at_end
 from optree._interrupts import pass_on
-from optree._nodes import USAGE_AT_START, Status
+from optree._nodes import PARTIAL, USAGE_AT_START, Status
 from optree._providers import usage
 from optree._tracing.recorded import note_foreign, note_type
 from optree._tracing.runtime import report_problem
@@ -173,6 +173,11 @@ class ModelResult(OpResult):
         ends = [one.get("finish_reason") or one.get("finishReason") for one in held] or [answer.get("stop_reason")]
         return all(ends) and bool(answer.get("usage") or answer.get("usageMetadata"))
 
+    @property
+    def _is_partial(self) -> bool:
+        """True for a stream that tells as it goes what it has taken so far, as long as it has not told all."""
+        return self._assembly is not None and "status" not in self._assembly.answer and not self.is_complete
+
     def breaks_off(self) -> None:
         """Record what has come of a stream beside its text: its op is about to end, whatever comes yet."""
         if self._assembly is not None and self._assembly.answer:
@@ -227,7 +232,7 @@ class ModelResult(OpResult):
         name_model(self._op, model, assembly.provider)
         self._named = model is not None
         if is_object(usage_at_start):
-            self._op.builder.set_op(self._op, **{USAGE_AT_START: usage_at_start})
+            self._op.builder.set_op(self._op, **{USAGE_AT_START: usage_at_start | {PARTIAL: True}})
 
     def _account(self, answer: dict[str, Any], provider: str | None, status: Status = "ok") -> None:
         """Account for what an answer took; one that tells no tokens is reported once, unless it broke off before it could.
@@ -242,6 +247,8 @@ class ModelResult(OpResult):
         op, model = self._op, model_of(answer)
         asked = self._asked(model, provider)
         figures = usage.read(answer)
+        if status != "ok" and self._is_partial:
+            figures.rest = {**figures.rest, PARTIAL: True}
         known = is_known(figures)
         if status == "ok" or known:  # else the op's end records how its call ended, with unknown tokens
             more: dict[str, Any] = {} if model == asked else {"actual_model": model}

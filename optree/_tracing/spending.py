@@ -18,10 +18,11 @@ from msgspec import Struct
 
 from optree._ids import new_txn
 from optree._interrupts import WeakMembers, is_held_here, new_rlock, pass_on, suppress
-from optree._nodes import OperationNode
+from optree._nodes import OperationNode, is_placeholder
 from optree._store.files.shared import SharedBytes
 from optree._syscalls import calls
 from optree._tracing.runtime import RUNTIME, report_problem
+from optree._tree.totals import has_unknown_cost
 from optree.errors import BudgetExceeded
 
 _MOST_ROWS: Final = 200
@@ -273,6 +274,8 @@ class Account:
                 held.append(wanted)
             elif call.node is not None:
                 self._counted[number] = self._own_part(number, call.node)[0]
+                if _is_to_come(call.node):
+                    held.append(wanted._replace(calls=0))
         state.rows[_key()] = _Row(_sum(self._counted.values()), _sum(held), self._largest)
 
     def _add_up(self, number: int) -> None:
@@ -368,13 +371,17 @@ def _remove_old(folder: Path) -> None:
                 SharedBytes(path).remove()
 
 
+def _is_to_come(node: OperationNode) -> bool:
+    """Tell whether what a call took is to come: that of a response in the background, or of a stream that is read behind its op."""
+    return any(entry.status == "ok" and is_placeholder(entry.id) for entry in node.accounting)
+
+
 def _taken(node: OperationNode) -> tuple[Amount, bool]:
     """Return what a call took as far as its entries say, and whether they say all."""
     entries = node.accounting
     usd = sum(entry.cost_usd or 0.0 for entry in entries)
     tokens = [0 if entry.tokens is None else entry.tokens.total_tokens for entry in entries]
-    lacking = [entry.cost_usd is None and (entry.status == "ok" or of > 0) for entry, of in zip(entries, tokens, strict=True)]
-    is_unknown = not entries or any(lacking)
+    is_unknown = not entries or any(map(has_unknown_cost, entries))
     return Amount(round(usd, 12), sum(tokens), 1, int(is_unknown)), not is_unknown
 
 

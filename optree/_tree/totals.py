@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from optree._nodes import AccountingEntry, Tokens, Totals
-from optree._providers.usage import MAX_COUNT, MAX_DOLLARS
+from optree._providers.amounts import MAX_COUNT, MAX_DOLLARS
 
 PICO = 10**12
 _DIGITS = 6

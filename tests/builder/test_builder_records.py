@@ -16,7 +16,7 @@ from optree._builder.outcome import outcome
 from optree._builder.subscriber import Subscriber
 from optree._ids import content_id, trace_id
 from optree._nodes import OperationNode, TurnNode
-from optree._providers.usage import MAX_COUNT
+from optree._providers.amounts import MAX_COUNT
 from optree._tree import Fold
 from optree._tree.unfold import unfold
 from optree._values import MAX_TEXT, decode, dumps

@@ -81,6 +81,18 @@ KNOWN = [
     ("anthropic", "claude-opus-4-8", {**TOKENS, "service_tier": "standard", "speed": "fast"}, 10 * 10 + 50),
     ("anthropic", "claude-opus-4-8", {**TOKENS, "service_tier": "standard", "speed": "standard"}, 10 * 5 + 25),
     ("anthropic", "claude-sonnet-4-5", {**TOKENS, "speed": "fast"}, None),
+    ("anthropic", "claude-opus-4-8", {**TOKENS, "inference_geo": "global"}, 10 * 5 + 25),
+    ("anthropic", "claude-opus-4-8", {**TOKENS, "inference_geo": "us"}, None),  # which is asked more for
+    (
+        "anthropic",
+        "claude-opus-4-8",
+        {**TOKENS, "iterations": [{"type": "compaction", **CLAUDE}]},
+        110 * 5 + 1000 + 3125 + 11 * 25,
+    ),
+    ("anthropic", "claude-opus-4-8", {**TOKENS, "iterations": [{"type": "compaction", **HOUR}]}, 110 * 5 + 1000 + 625 + 4000 + 11 * 25),
+    ("anthropic", "claude-opus-4-8", {**TOKENS, "iterations": [{"type": "message", **TOKENS}]}, 10 * 5 + 25),
+    ("anthropic", "claude-opus-4-8", {**TOKENS, "iterations": [{"type": "advisor_message", "model": "claude-fable-5-1", **TOKENS}]}, None),
+    ("anthropic", "claude-opus-4-8", {**TOKENS, "partial": True}, None),  # of a stream that broke off
     ("openai", "gpt-4o-audio-preview", {"prompt_tokens": 60, "prompt_tokens_details": {"audio_tokens": 50}}, None),  # no price of audio
     ("openai", "gpt-4o-audio-preview", {"prompt_tokens": 60, "prompt_tokens_details": {"audio_tokens": 0}}, 60 * 2.5),
     ("xai", "grok-4", {"prompt_tokens": 10, "completion_tokens": 1, "num_sources_used": 3}, None),

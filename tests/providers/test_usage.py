@@ -687,6 +687,22 @@ def test_a_value_whose_class_cannot_be_hashed():
     assert (8, 5, ["odd"]) == (found.tokens.input_tokens, found.tokens.output_tokens, list(found.rest))
 
 
+def test_what_a_request_ran_beside_its_answer():
+    """A compaction's tokens, and an advisor's, are not among Anthropic's figures for the answer, and are added; its messages' are."""
+    compacted = {
+        "type": "compaction",
+        "input_tokens": 100,
+        "output_tokens": 20,
+        "cache_read_input_tokens": 3,
+        "cache_creation_input_tokens": 4,
+    }
+    advised = {"type": "advisor_message", "model": "m", "input_tokens": 1000, "output_tokens": 200}
+    answered = {"type": "message", "input_tokens": 8, "output_tokens": 5}
+    found = read({"input_tokens": 8, "output_tokens": 5, "iterations": [compacted, answered, advised, "odd", None]})
+    assert (Tokens(1108, 225, 3, 4, 1340), []) == (found.tokens, found.flaws)
+    assert [compacted, answered, advised, "odd", None] == found.rest["iterations"]
+
+
 def test_what_was_written_for_an_hour_as_objects():
     """Entries of what was written to the cache may be objects."""
     entry = type("Entry", (), {})()

@@ -216,13 +216,14 @@ def test_soft_limit_warns_once():
 
 @pytest.mark.usefixtures("recording")
 def test_unknown_cost():
-    """A call whose cost nobody knows counts as 0 usd, and is counted as such; one that failed before it took anything is not."""
-    with optree.session("lead"), optree.budget(usd=1.0) as budget:
+    """A call whose cost nobody knows counts as 0 usd, and is counted as such, as in the session: one that failed too."""
+    with optree.session("lead") as lead, optree.budget(usd=1.0) as budget:
         call(input_tokens=100)
         call()
         with pytest.raises(KeyError), optree.llm("m"):
             raise KeyError
-    assert (2, {"usd": 0.0, "tokens": 100, "calls": 3}) == (budget.unknown_cost, taken(budget)[0])
+    assert 3 == lead.totals.unknown_costs
+    assert (3, {"usd": 0.0, "tokens": 100, "calls": 3}) == (budget.unknown_cost, taken(budget)[0])
 
 
 @pytest.mark.usefixtures("recording")

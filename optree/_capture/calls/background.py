@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from time import monotonic
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from optree._builder import Op
 from optree._builder.handles import account_late
@@ -14,12 +14,26 @@ from optree._providers import usage
 from optree._providers.messages import is_under_way
 from optree._tracing.faults import guarded
 from optree._tracing.results import has_figures
+from optree._tracing.runtime import RUNTIME
 from optree._values import is_object
 
 _PLACE: Final = re.compile(r"/responses/([\w-]+)/?$")
-_MOST, _MOST_SECONDS = 256, 3600.0
-_ops: dict[str, tuple[Op, float]] = {}
-"""By the id of a response that was under way when its call returned, the op of that, and when that was.
+_MOST, _MOST_SECONDS = 1024, 3600.0
+_FORGOTTEN: Final = f"not retrieved within an hour, or among the last {_MOST:,}: its answer, and what it took, stay unknown"
+
+
+class _Expected(NamedTuple):
+    """An op whose answer was under way when its call returned."""
+
+    op: Op
+    begun: float
+    """Monotonic seconds."""
+    forked_at: float
+    """Of the process whose op it is."""
+
+
+_expected: dict[str, _Expected] = {}
+"""By the id of a response that is to be retrieved.
 
 An op keeps its whole tree: of too many the oldest are forgotten, and those that nobody has retrieved here for an hour.
 """
@@ -29,9 +43,10 @@ def expect_response(op: Op, answer: dict[str, Any]) -> None:
     """Take that an op's answer is under way, and will be retrieved."""
     if isinstance(name := answer.get("id"), str):
         now = monotonic()
-        _ops[name] = op, now
-        for old in [known for known, (_, begun) in list(_ops.items()) if now - begun > _MOST_SECONDS] or list(_ops)[:-_MOST]:
-            _ops.pop(old, None)
+        _expected[name] = _Expected(op, now, RUNTIME.forked_at)
+        for old in [known for known, one in list(_expected.items()) if now - one.begun > _MOST_SECONDS] or list(_expected)[:-_MOST]:
+            if (one := _expected.pop(old, None)) is not None and one.forked_at == RUNTIME.forked_at:
+                one.op.log(_FORGOTTEN, "WRN")
 
 
 class Retrieval:
@@ -43,8 +58,9 @@ class Retrieval:
     @classmethod
     def of(cls, path: str) -> Self | None:
         """Return that of a GET request to *path*; None if it retrieves no response that an op waits for."""
-        found = _PLACE.search(path) if _ops else None
-        return cls(found[1]) if found is not None and found[1] in _ops else None
+        found = _PLACE.search(path) if _expected else None
+        one = None if found is None else _expected.get(found[1])
+        return cls(found[1]) if found is not None and one is not None and one.forked_at == RUNTIME.forked_at else None
 
     def begin(self) -> None:
         """Do nothing."""
@@ -62,9 +78,16 @@ class Retrieval:
             return
         if not is_object(answer) or answer.get("id") != self._name or answer.get("object") != "response" or is_under_way(answer):
             return
-        op, _ = _ops.pop(self._name, (None, 0.0))
-        if op is None:  # another thread was quicker
+        expected = _expected.pop(self._name, None)
+        if expected is None:  # another thread was quicker
             return
+        try:
+            self._whole(expected.op, answer)
+        except BaseException:  # an interrupt, or a fault: it can be retrieved again
+            _expected.setdefault(self._name, expected)
+            raise
+
+    def _whole(self, op: Op, answer: dict[str, Any]) -> None:
         figures, failed = usage.read(answer), answer.get("status") == "failed"
         if has_figures(figures) or failed:
             account_late(op, figures if has_figures(figures) else None, failed=failed)

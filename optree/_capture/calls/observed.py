@@ -16,7 +16,7 @@ from optree._capture.calls.background import expect_response
 from optree._capture.calls.program import PROGRAM
 from optree._capture.calls.refusals import Refusal
 from optree._interrupts import suppress
-from optree._nodes import USAGE_AT_START, AccountingEntry, Status, is_placeholder
+from optree._nodes import PARTIAL, USAGE_AT_START, AccountingEntry, Status, is_placeholder
 from optree._providers import usage
 from optree._providers.answers import Piece, model_of, provider_in, whole
 from optree._providers.messages import is_under_way
@@ -198,7 +198,7 @@ class AnswerOverWire(ModelResult):
 
     def breaks_off(self) -> None:
         """Record what has come of a stream, with what it has told of usage by now: its op is about to end, whatever comes yet."""
-        if self._assembly is not None and (told := figures_in(self._assembly.answer)):
+        if self._assembly is not None and (told := figures_in(self._assembly.answer, is_partial=self._is_partial)):
             self._op.builder.set_op(self._op, **{USAGE_AT_START: told})
         super().breaks_off()
 
@@ -245,10 +245,12 @@ class AnswerOverWire(ModelResult):
             self._op.response(answer)
 
 
-def figures_in(answer: dict[str, Any]) -> dict[str, Any]:
-    """Return the members of an answer that say what it took; none where they do not tell that yet."""
+def figures_in(answer: dict[str, Any], *, is_partial: bool = False) -> dict[str, Any]:
+    """Return the members of an answer that say what it took, marked if that *is partial*; none where they do not tell that yet."""
     told = {name: answer[name] for name in _FIGURES if answer.get(name)}
-    return told if told and has_figures(usage.read(told)) else {}
+    if not told or not has_figures(usage.read(told)):
+        return {}
+    return {name: value | {PARTIAL: True} if is_partial and is_object(value) else value for name, value in told.items()}
 
 
 def _text_size(part: Any) -> int:
@@ -295,7 +297,7 @@ class JoinedAnswer(AnswerOverWire):
             super()._account(answer, provider, status)
             return
         name_model(self._op, model_of(answer), provider)
-        told = figures_in(answer)
+        told = figures_in(answer, is_partial=status != "ok" and self._is_partial)
         if told:  # else what it took is unknown
             if tools := server_tools(answer):
                 told[SERVER_TOOLS] = tools

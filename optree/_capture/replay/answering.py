@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
@@ -18,7 +18,7 @@ from optree._capture.replay.text_answers import (
     usage_as,
     whole_answer_by_text,
 )
-from optree._nodes import USAGE_AT_START, OperationNode, Tokens, is_placeholder
+from optree._nodes import PARTIAL, USAGE_AT_START, OperationNode, Tokens, is_placeholder
 from optree._tracing.failures import BODY_TYPE, ERROR_BODY, ERROR_TYPE
 from optree._tracing.results import BROKEN_OFF_CALLS
 from optree._values import decode, encode, is_list, is_object, objects_of
@@ -91,7 +91,7 @@ def _failed_as_recorded(call: RecordedCall, path: str, query: str) -> StoredRepl
         return StoredReply(status, {**headers, **NOT_AGAIN, **_request_id(node)}, body)
     why = known.get(ERROR_TYPE)
     if STATUS_CODE not in known and (why in ("network", "timeout") or _failed_with_turn(node)):
-        come = (node.reasoning, known.get(USAGE_AT_START), _tokens_of(node), known.get(BROKEN_OFF_CALLS))  # what came had no text
+        come = (node.reasoning, _usage_at_start(known), _tokens_of(node), known.get(BROKEN_OFF_CALLS))  # what came had no text
         begun = _broken_off(call, path, query) if any(one is not None for one in come) else None
         if begun is not None or why is not None:
             return begun or StoredReply(NO_ANSWER, {}, (node.error or "").encode(), why == "timeout")
@@ -112,7 +112,7 @@ def _broken_off(call: RecordedCall, path: str, query: str) -> StoredReply | None
     if not isinstance(said, str):
         return None
     calls = partial_tool_calls(known)
-    begun = broken_body_of(said, thought, model, known.get(USAGE_AT_START), path, call.request, tokens=_tokens_of(node), calls=calls)
+    begun = broken_body_of(said, thought, model, _usage_at_start(known), path, call.request, tokens=_tokens_of(node), calls=calls)
     if begun is None:
         return None
     kind, body = begun
@@ -135,6 +135,12 @@ def _tokens_of(node: OperationNode) -> Tokens | None:
     """Return the tokens that a call told before it broke off, if it did."""
     last = node.accounting[-1].tokens if node.accounting else None
     return last if last is not None and last.total_tokens else None
+
+
+def _usage_at_start(known: Mapping[str, Any]) -> Any:
+    """Return what a provider said of usage as a stream began, without the mark that this is not all."""
+    told = known.get(USAGE_AT_START)
+    return {name: value for name, value in told.items() if name != PARTIAL} if is_object(told) else told
 
 
 def _request_id(node: OperationNode) -> dict[str, str]:

@@ -9,7 +9,17 @@ from msgspec import Raw
 
 from optree import _records as r
 from optree._builder.figures import model_of
-from optree._nodes import REPLAY_OF, USAGE_AT_START, AccountingEntry, OperationNode, SessionNode, TurnNode, has_open_attempt, placeholder_of
+from optree._nodes import (
+    PARTIAL,
+    REPLAY_OF,
+    USAGE_AT_START,
+    AccountingEntry,
+    OperationNode,
+    SessionNode,
+    TurnNode,
+    has_open_attempt,
+    placeholder_of,
+)
 from optree._store.files.system import OS
 from optree._store.reading.reader import read_journal
 from optree._tree import apply
@@ -87,7 +97,7 @@ def _account_start(op: OperationNode, entry: AccountingEntry) -> None:
 
         usage = read(at_start, provider=entry.provider, model=entry.model)
         if usage.tokens is not None:
-            entry.tokens, entry.details = usage.tokens, Raw(encode({**usage.rest, "partial": True}))
+            entry.tokens, entry.details = usage.tokens, Raw(encode({**usage.rest, PARTIAL: True}))
 
 
 def close_begun(root: SessionNode, journals: Iterable[Path], system: OS) -> int:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+from contextlib import nullcontext
 from itertools import islice
 
 import aiohttp
@@ -199,6 +200,32 @@ def test_a_program_that_stops_reading(provider):
     expected, found, recorded, again = twice(provider, [cut(CHAT_EVENTS, 2, short=0)], ask)
     assert (True, True) == (expected, found)
     assert ["cancelled"] * 2 == [one.status for recording in (recorded, again) for one in llms(recording)]
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_what_a_stream_cost_that_a_program_stops_reading(own):
+    """Anthropic tells as a stream begins what was sent, and of the answer a token: where no more is told the cost is unknown, not low."""
+    optree.configure(prices=True)
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, headers={"content-type": EVENTS}, stream=_Pieces()))
+    asked = {"model": "claude-sonnet-4-5", "max_tokens": 64, "messages": QUESTION, "stream": True}
+    with capture() as recording, optree.session("agent"), optree.turn(), optree.budget(usd=1.0) as budget:
+        with (
+            optree.llm("anthropic:claude-sonnet-4-5") if own else nullcontext(),
+            httpx.Client(transport=transport) as client,
+            client.stream("POST", "https://api.anthropic.com/v1/messages", json=asked) as answer,
+        ):
+            next(line for line in answer.iter_lines() if "text_delta" in line)
+        optree.flush()
+        assert (13, 0.0, 1) == (budget.used["tokens"], budget.used["usd"], budget.unknown_cost)
+    [entry] = llms(recording)[0].accounting
+    assert (8, 1, None, True) == (entry.tokens.input_tokens, entry.tokens.output_tokens, entry.cost_usd, decode(entry.details)["partial"])
+
+
+class _Pieces(httpx.SyncByteStream):
+    """The pieces of Anthropic's stream."""
+
+    def __iter__(self):
+        yield from MESSAGE_EVENTS.pieces
 
 
 def test_a_program_that_reads_so_many_pieces(provider):

@@ -269,9 +269,9 @@ def test_how_long_a_stream_took(recording, library):
         return response.elapsed
 
     def found():
-        with module.Client(transport=transport) as client:
-            with client.stream("POST", "https://api.openai.com/v1/chat/completions", json=OLLAMA) as response:
-                response.read()
+        client = module.Client(transport=transport)
+        with client.stream("POST", "https://api.openai.com/v1/chat/completions", json=OLLAMA) as response:
+            response.read()
         return [type(took) for took in (response.elapsed, asyncio.run(awaited(module.AsyncClient(transport=transport))))]
 
     with optree.session("asker"), optree.turn():
