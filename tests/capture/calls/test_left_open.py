@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 import optree
+from optree._capture.calls import exchange
 from optree._capture.calls.observed import AnswerOverWire
 from optree._store import Directory
 from optree._store.reading.recovery import load
@@ -145,6 +146,38 @@ def test_the_program_shows_behind_the_error_what_came(recording):
     assert '"It rains"' == text_of(op)
 
 
+@pytest.mark.parametrize("shows", [False, True])
+def test_a_turn_that_ends_ahead_of_a_stream_in_an_op_of_the_programs(recording, shows):
+    """The text that had come by then is the op's answer, in part, and there once; what is read behind that makes it whole."""
+    with client(*pieces_of(*WORDS, ENDED, USAGE)) as asking, optree.session("a"):
+        with optree.turn():
+            op = optree.llm(provider="openai", model="gpt-5").__enter__()
+            response = asking.send(asking.build_request("POST", URL, json=ASKED), stream=True)
+            pieces = response.iter_raw()
+            next(pieces)
+            if shows:
+                op.chunk("It ")
+        node = recording.tree.session.turns[0].ops[0]
+        assert '"It "' == text_of(node)
+        list(pieces)
+        response.close()
+    assert "It rains" in text_of(node)
+    assert [(12, 2)] == [figures for figures, _ in tokens(node)]
+
+
+def test_streams_that_have_ended_are_not_held(recording):
+    """Of streams one after another only the one that is open is known to the end of the program, and none once it has ended."""
+    known = []
+    with optree.session("a"), optree.turn():
+        for _ in range(3):
+            with client(*pieces_of(*WORDS, ENDED, USAGE)) as asking, asking.stream("POST", URL, json=ASKED) as response:
+                pieces = response.iter_raw()
+                next(pieces)
+                known.append(len(exchange._open))
+    assert ([1, 1, 1], 0) == (known, len(exchange._open))
+    assert 3 == recording.tree.session.totals.llm_requests
+
+
 @pytest.mark.parametrize("begin", [b"data:", b"data: "])
 def test_a_stream_that_is_left_before_it_is_whole(recording, begin):
     """A stream without its end that the program leaves behind the beginning of an event is cancelled, and no whole answer."""
@@ -220,14 +253,14 @@ for _ in range(int(sys.argv[2])):
 
 
 @pytest.mark.parametrize("where", ["open", "outside"])
-@pytest.mark.parametrize(("read", "expected"), [(1, (None, "failed")), (4, ((12, 2), "ok"))])
-def test_a_stream_that_is_open_when_the_program_ends(tmp_path, where, read, expected):
-    """What it took is as it was told, or unknown: it is ended before the program is taken down, with its text."""
+@pytest.mark.parametrize(("read", "expected", "ends"), [(1, (None, "failed"), "cancelled"), (4, ((12, 2), "ok"), "ok")])
+def test_a_stream_that_is_open_when_the_program_ends(tmp_path, where, read, expected, ends):
+    """What it took is as it was told, or unknown: it is ended before the program is taken down, by what had come of it, with its text."""
     env = os.environ | {"OPTREE_BASE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
     root = Path(__file__).resolve().parents[3]
     run = subprocess.run([sys.executable, "-c", PROGRAM, where, str(read)], env=env, cwd=root, capture_output=True, text=True, check=True)
     assert "ImportError" not in run.stderr
     [op] = [op for _, _, op in walk_ops(load("last", Directory.of(tmp_path)).session)]
-    assert [expected] == tokens(op)
+    assert (ends, [expected]) == (op.status, tokens(op))
     assert [] == [line.message for line in op.logs if "cannot be read" in line.message]
     assert "It " in text_of(op)
