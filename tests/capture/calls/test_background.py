@@ -2,11 +2,14 @@
 
 import json
 import sys
+from contextlib import nullcontext
 
+import httpx
 import openai
 import pytest
 
 import optree
+from optree._capture.calls import background
 from optree.errors import BudgetExceeded
 from optree.testing import capture, replay
 from tests.capture.provider import Reply
@@ -90,12 +93,14 @@ def test_one_that_is_never_retrieved(recording, provider):
     assert [None] == [one.tokens for one in op.accounting]
 
 
-@pytest.mark.parametrize(("more", "expected"), [({"usage": USAGE}, 1264), ({}, None)])
-def test_one_that_is_cancelled_in_the_background(recording, provider, more, expected):
-    """Its tokens are those that it tells, or unknown."""
-    provider.says(response("queued"), response("cancelled", **more))
+@pytest.mark.parametrize(
+    ("end", "more", "expected"), [("cancelled", {"usage": USAGE}, 1264), ("cancelled", {}, None), ("failed", {"usage": USAGE}, 1264)]
+)
+def test_one_that_brings_no_answer(recording, provider, end, more, expected):
+    """The tokens of one that is cancelled, or fails, in the background are those that it tells, or unknown."""
+    provider.says(response("queued"), response(end, **more))
     with optree.session("a"), optree.turn():
-        assert "cancelled" == ask(provider.url).status
+        assert end == ask(provider.url).status
     [op] = recording.tree.session.turns[0].ops
     assert [expected] == [one.tokens and one.tokens.total_tokens for one in op.accounting]
 
@@ -140,16 +145,62 @@ with openai.OpenAI(base_url=f"{sys.argv[1]}/v1", api_key="none") as client:
 """
 
 
+def test_a_soft_limit_that_is_passed_in_the_background(recording, provider):
+    """That a budget's soft limit is passed by what is retrieved is said on the op that asked."""
+    provider.says(*STEPS)
+    with optree.session("a"), optree.turn(), optree.budget(tokens=2000, soft=0.5):
+        ask(provider.url)
+    [op] = recording.tree.session.turns[0].ops
+    assert ["budget of 2000 tokens: 1264 used, past its soft limit of 50%"] == [line.message for line in op.logs if line.severity == "WRN"]
+
+
+OTHER = {"usage": USAGE | {"output_tokens": 7, "total_tokens": 1207}}
+OTHERS = [
+    Reply(b"<html>", kind="text/html"),
+    response("completed", id="resp_2", **OTHER),
+    response("completed", object="response.deleted", **OTHER),
+    Reply(json.loads(response("completed", **OTHER).pieces[0]), status=404),
+]
+
+
 def test_other_answers_change_nothing(recording, provider):
-    """What is none, of another id or not read as JSON leaves the op as it is; what comes then is taken."""
-    other = USAGE | {"output_tokens": 7, "total_tokens": 1207}
-    provider.says(response("queued"), Reply(b"<html>", kind="text/html"), response("completed", id="resp_2", usage=other), DONE)
+    """What is none, of another id or kind, refused, or not read as JSON leaves the op as it is; what comes then is taken, once."""
+    provider.says(response("queued"), *OTHERS, DONE)
     with optree.session("a"), optree.turn(), client_of(provider.url) as client:
         client.responses.create(**ASKED)
-        for _ in range(3):
-            client.with_raw_response.responses.retrieve("resp_1")
+        for reply in (*OTHERS, DONE, DONE):
+            with pytest.raises(openai.NotFoundError) if reply.status == 404 else nullcontext():
+                client.with_raw_response.responses.retrieve("resp_1")
     [op] = recording.tree.session.turns[0].ops
     assert [64] == [one.tokens.output_tokens for one in op.accounting]
+
+
+def asked_one_by_one(monkeypatch, ages):
+    """Ask for a response so many hours ago each, and retrieve all now."""
+    hours = [0.0]
+    monkeypatch.setattr(background, "monotonic", lambda: hours[0] * 3600)
+    known = {"object": "response", "model": "gpt-5", "background": True, "output": []}
+
+    def answer(request):
+        if request.method == "POST":
+            return httpx.Response(200, json=known | {"id": f"resp_{json.loads(request.content)['input']}", "status": "queued"})
+        name = request.url.path.rpartition("/")[2]
+        return httpx.Response(200, json=known | {"id": name, "status": "completed", "output": [SAID], "usage": USAGE})
+
+    with httpx.Client(base_url="https://api.openai.com", transport=httpx.MockTransport(answer)) as client:
+        for number, age in enumerate(ages):
+            hours[0] = -age
+            client.post("/v1/responses", json=ASKED | {"input": str(number)})
+        for number in range(len(ages)):
+            client.get(f"/v1/responses/resp_{number}")
+
+
+@pytest.mark.parametrize(("ages", "expected"), [([2, 0.9, 0], [False, True, True]), ([0] * 258, [False, False, *[True] * 256])])
+def test_what_nobody_retrieves_is_forgotten(recording, monkeypatch, ages, expected):
+    """A program waits for 256 responses at most, for an hour each once another begins: of others that come later the tokens are unknown."""
+    with optree.session("a"), optree.turn():
+        asked_one_by_one(monkeypatch, ages)
+    assert expected == [op.accounting[-1].tokens is not None for op in recording.tree.session.turns[0].ops]
 
 
 def test_a_replay_gives_the_end_at_once(recording, provider):
