@@ -11,6 +11,7 @@ from optree._store.reading.formats import read_meta
 from optree._store.reading.reader import Flaw
 from optree._store.saving import StoreOptions
 from optree._store.settle import settle
+from optree._tree import walk_ops
 from tests.store.faults import Faulty
 from tests.store.test_journal import busy
 
@@ -111,6 +112,26 @@ def test_what_was_lost_of_a_joined_process_is_said(begin, directory, killed, own
     else:
         store.flush()
         assert not settle("txn-1", StoreOptions(killed()))
+
+
+@pytest.mark.parametrize(("order", "lost"), [((1, 2, 3, 4), ""), ((2, 1, 3, 4), ""), ((2, 3, 4), "records 1 to 1 are missing")])
+def test_a_joined_process_whose_journal_has_no_first_line(begin, directory, killed, order, lost):
+    """That it is gone is said, and which records are; what is left is shown, in whatever order it stands."""
+    busy(begin()[0], 1)
+    joined = SessionStore("txn-1", StoreOptions(directory), owner=False)
+    for number in (1, 2, 3, 4):
+        joined.stream.put(r.OpBegin(f"1.{1_000_000 + number}", 1.0, "tool", f"far-{number}"))
+        joined.stream.flush()
+    joined.close(LONG)
+    image = killed()
+    path = image.live("txn-1") / joined.journal.path.name
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[number] for number in order))
+    loaded = load("txn-1", image)
+    names = [op.name for _, _, op in walk_ops(loaded.session) if op.name.startswith("far-")]
+    assert [f"far-{number}" for number in sorted(order)] == sorted(names)
+    gone = "its first line is missing; the others are checked by what their checksums agree on"
+    assert [(path.name, said) for said in (gone, lost) if said] == [(flaw.file, flaw.said) for flaw in loaded.damage.flaws]
 
 
 def test_a_snapshot_that_the_journals_replace_is_no_lasting_loss(begin, killed, again):
