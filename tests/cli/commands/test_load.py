@@ -10,6 +10,10 @@ import sys
 import pytest
 import zstandard
 
+from optree._store import Directory
+from optree._store.saving import StoreOptions
+from optree._store.settle import settle_all
+
 THEIRS = {
     "version": 2,
     "reason": "final",
@@ -311,16 +315,32 @@ def test_a_full_disk_ends_a_resume_before_the_program(killed):
     assert before == contents(killed.sessions)
 
 
-def test_a_session_that_nothing_goes_on_with_is_ended(killed):
+def test_a_session_that_nothing_goes_on_with_is_ended(optree):
     """`--end` closes what was going on as interrupted and the session as cancelled; its bill is in the ledger, once."""
-    bill = killed.json("cost", killed.txn)["total"]
-    shown = killed.read("load", killed.txn, "--end").stdout
-    assert shown.startswith(f"session {killed.txn} of researcher: cancelled\n")
-    [row] = killed.json("ls")
-    assert ("cancelled", bill) == (row["state"], killed.json("cost", killed.txn)["total"])
-    assert (bill["calls"], bill["costUsd"]) == tuple(killed.json("cost", "--all")["total"][name] for name in ("calls", "costUsd"))
-    assert [f"{killed.txn}.json.zst"] == [path.name for path in killed.sessions.iterdir()]
-    assert "has ended: there is nothing to end" in killed.read("load", killed.txn, "--end", code=1).stderr
+    txn = optree.record("kill", code=-9)
+    bill = optree.json("cost", txn)["total"]
+    shown = optree.read("load", txn, "--end").stdout
+    assert shown.startswith(f"session {txn} of researcher: cancelled\n")
+    [row] = optree.json("ls")
+    assert ("cancelled", bill) == (row["state"], optree.json("cost", txn)["total"])
+    assert (bill["calls"], bill["costUsd"]) == tuple(optree.json("cost", "--all")["total"][name] for name in ("calls", "costUsd"))
+    assert [f"{txn}.json.zst"] == [path.name for path in optree.sessions.iterdir()]
+    assert "has ended: there is nothing to end" in optree.read("load", txn, "--end", code=1).stderr
+
+
+def test_an_end_that_is_not_saved(optree):
+    """While the ledger takes no line, the command fails, and says where to look; once it does, the session's bill comes to it."""
+    txn = optree.record("kill", code=-9)
+    bill, ledger = optree.json("cost", txn)["total"], optree.base / "accounting.jsonl"
+    ledger.mkdir()
+    impatient = "from optree._cli import main\nfrom optree._cli.commands import load\nload._END_SECONDS = 0.1\nmain()"
+    command = [sys.executable, "-c", impatient, "load", txn, "--end"]
+    run = subprocess.run(command, check=False, env=optree.env, cwd=optree.folder, capture_output=True, text=True)
+    said = f"optree: session {txn} is not saved yet: optree status says what is left\n"
+    assert (1, "", said) == (run.returncode, run.stdout, run.stderr)
+    ledger.rmdir()
+    settle_all(StoreOptions(Directory.of(optree.base)))
+    assert bill["calls"] == optree.json("cost", "--all")["total"]["calls"]
 
 
 def test_what_is_not_ended(optree):
