@@ -260,7 +260,8 @@ def test_a_stream_that_is_open_when_the_program_ends(tmp_path, where, read, expe
     root = Path(__file__).resolve().parents[3]
     run = subprocess.run([sys.executable, "-c", PROGRAM, where, str(read)], env=env, cwd=root, capture_output=True, text=True, check=True)
     assert "ImportError" not in run.stderr
-    [op] = [op for _, _, op in walk_ops(load("last", Directory.of(tmp_path)).session)]
+    [(_, turn, op)] = walk_ops(load("last", Directory.of(tmp_path)).session)
     assert (ends, [expected]) == (op.status, tokens(op))
+    assert (ends if where == "outside" else None) == turn.status
     assert [] == [line.message for line in op.logs if "cannot be read" in line.message]
     assert "It " in text_of(op)
