@@ -224,9 +224,10 @@ def _inside(txn: str, tree: Tree) -> dict[str, list[str]]:
     for path, op in ops.items():
         if op.kind not in ("llm", "tool") or op.request is None:
             continue
-        above = op.parent_op or agents[path]
-        while above in ops:
+        above, passed = op.parent_op or agents[path], {path}
+        while above in ops and above not in passed:  # a file may say that an op is within itself
             found.setdefault(node_id(txn, above), []).append(node_id(txn, path))
+            passed.add(above)
             above = ops[above].parent_op or agents[above]
     return found
 
