@@ -96,6 +96,43 @@ else:
 """
 
 
+BEHIND_MCP = """
+import asyncio, subprocess, sys
+import httpx
+from mcp import Client
+from mcp.server import MCPServer
+
+server = MCPServer("library", log_level="CRITICAL")
+
+def ask():
+    asked = {"model": "gpt-5", "messages": [{"role": "user", "content": "A name"}]}
+    return httpx.post(sys.argv[1] + "/v1/chat/completions", json=asked).json()["choices"][0]["message"]["content"]
+
+@server.tool(structured_output=False)
+def name() -> str:
+    return ask()
+
+async def call():
+    async with Client(server) as client:
+        return (await client.call_tool("name", {})).content[0].text
+
+if len(sys.argv) > 2:
+    print(ask())
+else:
+    print(asyncio.run(call()), flush=True)
+    subprocess.run([sys.executable, __file__, sys.argv[1], "alone"], check=True)
+"""
+
+
+def test_what_a_server_asked_is_given_to_no_other_process(line, provider):
+    """A model's answer that came with a server's result is no other process's: that one is given its own."""
+    line.agent.write_text(BEHIND_MCP)
+    provider.says(*map(named, ("Ada", "Bob")))
+    command = [sys.executable, "agent.py", provider.url]
+    assert "Ada\nBob\n" == line("run", "--auto", "--", *command).stdout
+    assert ("Ada\nBob\n", 2) == (line("replay", "last", "--", *command).stdout, len(provider.requests))
+
+
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_processes_that_ask_the_same(line, provider, start):
     """Three processes that ask one question get its three answers, one each, and all are counted."""
