@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from optree._console import resolved
 from optree._store import Directory
 from optree._store.reading.recovery import load
 from optree._tree import format_tree, walk_ops
@@ -73,6 +74,37 @@ def test_a_program_without_sessions_has_one(line, provider):
     assert ("weather", "ok", ["ok", "ok"]) == (session.agent_id, session.status, [turn.status for turn in session.turns])
     assert [("Weather?", 2), ("And tomorrow?", 1)] == [(turn.prompts["user"], len(turn.ops)) for turn in session.turns]
     assert 3 == session.totals.llm_requests
+
+
+TWICE = """
+import sys
+import openai, optree
+optree.instrument()
+client = openai.OpenAI(base_url=sys.argv[1] + "/v1", api_key="none", max_retries=0)
+
+def ask(messages):
+    return client.chat.completions.create(model="gpt-5", messages=messages).choices[0].message
+
+conversations = [[{"role": "user", "content": "Weather?"}] for _ in range(2)]
+for messages in conversations:
+    said = ask(messages)
+    messages.append(said.model_dump(exclude_none=True))
+    messages += [{"role": "tool", "tool_call_id": call.id, "content": "rain"} for call in said.tool_calls]
+for messages in conversations:
+    print(ask(messages).content)
+"""
+
+
+def test_two_conversations_that_ask_the_same(line, provider):
+    """Results of tools are in the turn whose answer has asked for them, by the ids of the calls, whatever another has asked since."""
+    line.agent.write_text(TWICE)
+    asking = [CHAT_TOOL.pieces[0].replace(b"call-1", name) for name in (b"call-1", b"call-2")]
+    provider.says(*map(Reply, asking), CHAT, CHAT)
+    assert (0, "It rains\nIt rains\n") == run(line, "agent.py", provider.url)
+    turns = session_of(line).turns
+    sent = [resolved(op.request.payload, load(*line.txns(), Directory.of(line.base)).tree.pool) for turn in turns for op in turn.ops]
+    assert [None, "call-1", None, "call-2"] == [asked["messages"][-1].get("tool_call_id") for asked in sent]
+    assert [2, 2] == [len(turn.ops) for turn in turns]
 
 
 def test_a_program_that_raises_failed(line, provider):

@@ -133,6 +133,48 @@ def test_what_a_server_asked_is_given_to_no_other_process(line, provider):
     assert ("Ada\nBob\n", 2) == (line("replay", "last", "--", *command).stdout, len(provider.requests))
 
 
+GIVEN_UP = """
+import asyncio, sys
+import httpx
+from mcp import Client
+from mcp.server import MCPServer
+
+server = MCPServer("library", log_level="CRITICAL")
+
+async def ask(question):
+    asked = {"model": "gpt-5", "messages": [{"role": "user", "content": question}]}
+    async with httpx.AsyncClient() as client:
+        (await client.post(sys.argv[1] + "/v1/chat/completions", json=asked)).raise_for_status()
+
+@server.tool(structured_output=False)
+async def name() -> str:
+    try:
+        await asyncio.wait_for(ask("A name"), 0.5)
+    except TimeoutError:
+        return "none"
+
+async def main():
+    async with Client(server) as client:
+        print((await client.call_tool("name", {})).content[0].text)
+    await ask(sys.argv[2])
+
+asyncio.run(main())
+"""
+
+
+def test_the_fork_that_is_proposed_is_behind_what_was_given(line, provider):
+    """A call that was broken off within a tool whose result is given is not where a fork is proposed: the first that differs is."""
+    line.agent.write_text(GIVEN_UP)
+    provider.says(Reply(b"{", b"}", hold=threading.Event()), CHAT)
+    line("run", "--auto", "--", sys.executable, "agent.py", provider.url, "one")
+    [txn] = line.txns()
+    command = [sys.executable, "agent.py", provider.url, "two"]
+    run = line("replay", txn, "--", *command, code=1)
+    differing = run.stderr.partition("1 differ, the first at ")[2].partition(":")[0]
+    assert run.stderr.endswith(f"optree fork {txn} --at {differing} -- {command_line(command)}\n"), run.stderr
+    assert ("none\n", 2) == (run.stdout, len(provider.requests))
+
+
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_processes_that_ask_the_same(line, provider, start):
     """Three processes that ask one question get its three answers, one each, and all are counted."""

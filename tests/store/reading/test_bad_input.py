@@ -11,6 +11,7 @@ import zstandard
 from optree._store import load
 from optree._store.files import compression
 from optree._store.reading.formats import read_meta
+from optree._tree import format_tree, walk_ops
 from optree.errors import DamagedError, FormatError, NotFoundError, OptreeError
 from tests.store.test_journal import busy
 
@@ -73,6 +74,18 @@ def test_members_that_are_not_known_are_passed_over(path):
     """A file with members of a later minor version loads."""
     path.write_bytes(json.dumps({"flags": [1], **GOOD, "session": {**GOOD["session"], "mood": "blue"}}).encode())
     assert "clean" == load(path).damage.state
+
+
+@pytest.mark.parametrize("odd", [[1], ["a"], "words", 1, None, True])
+def test_attributes_that_are_no_object(path, odd):
+    """A session, turn or op with something else in the place of its attributes has none."""
+    op = {"opId": "t:1.1", "path": "1.1", "kind": "tool", "name": "x", "startedAt": 1.0, "logs": [], "accounting": [], "attributes": odd}
+    turn = {"id": "t:1", "path": "1", "index": 1, "startedAt": 1.0, "ops": [op], "attributes": odd}
+    path.write_bytes(json.dumps({**GOOD, "session": {**GOOD["session"], "turns": [turn], "attributes": odd}}).encode())
+    loaded = load(path)
+    [(session, found, tool)] = walk_ops(loaded.session)
+    assert [{}, {}, {}] == [session.attributes, found.attributes, tool.attributes]
+    assert "x" in format_tree(loaded.session)
 
 
 def test_a_file_that_asks_for_terabytes_is_not_unpacked(path, monkeypatch):
