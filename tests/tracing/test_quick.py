@@ -9,6 +9,7 @@ import sys
 import weakref
 from contextvars import Context, copy_context
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 import pytest
@@ -17,6 +18,7 @@ import optree
 from optree import _speed as speed
 from optree._builder.guard import FAULTS
 from optree._builder.handles import Op
+from optree._capture.calls.observed import ObservedCall
 from optree._speed import plainly
 from optree._tracing import context, holding, scopes, wrapping
 from optree.errors import BudgetExceeded
@@ -242,7 +244,73 @@ def as_hooks_do():
         scope.finish(scope.begin(context.here()).op, "ok", None)
 
 
-PROGRAMS = [many_arguments, strange_values, failures, tasks, blocks, generators, budgets, sessions, without_a_session, as_hooks_do]
+def each_begin_and_end(found):
+    """Begin an op where the program is, and end it, in each way there is, usual or odd; note what each scope has, or what is raised."""
+    here, place = context.here(), Library()
+    holder, sent = weakref.ref(place), {"query": "x"}
+    begins = [
+        *(((here,), {}), ((here, holder), {}), ((here, None, sent), {}), ((here, holder, MappingProxyType(sent)), {})),
+        *(((), {"before": here}), ((here,), {"holder": holder, "arguments": sent}), ((), {}), ((here, None, None, None), {}), ((3,), {})),
+    ]
+    ends = [
+        *((("ok", None), {}), (("".join(["o", "k"]), None), {}), (("ok", ""), {}), (("failed", "said"), {}), (("odd", None), {})),
+        *((("ok",), {"error": None}), (("ok",), {}), (("ok", None, None), {})),
+    ]
+    for number, (args, more) in enumerate(begins * 2):
+        kind = "tool" if number < len(begins) else "llm"
+        scope = scopes.OpScope(kind, "hooked", {"known": number})
+        with noting(found):
+            begun = scope.begin(*args, **more)
+            given = begun.holder is holder, begun.finish == scope.finish, begun.turn is begun.op.turn, begun.op.path
+            found.append([getattr(begun, name) is getattr(here, name) for name in ("session", "piece", "budget")] + [begun.before is here])
+            found.append(given)
+            for args, more in ends:
+                inner = scope.begin(here)
+                with noting(found):
+                    inner.op.call = call = ObservedCall(inner.op, None) if kind == "llm" else None
+                    if call is not None:
+                        call.text = "what had come"
+                    found.append((scope.finish(inner.op, *args, **more), inner.op.bare.status))
+                inner.op.end()
+            begun.op.end()
+    with noting(found):
+        scopes.OpScope("tool", "hooked", {}).finish(None, "ok", None)
+
+
+@contextlib.contextmanager
+def noting(found):
+    """Note what is raised."""
+    try:
+        yield
+    except (TypeError, AttributeError) as error:
+        found.append(type(error))
+
+
+def wherever_hooks_are():
+    """Do so in a turn, an op, a budget, a piece of a generator, and a sub-agent without a turn."""
+    found = []
+    each_begin_and_end(found)
+    with optree.tool("around"):
+        each_begin_and_end(found)
+    with optree.budget(calls=1000):
+        each_begin_and_end(found)
+
+    @optree.tool
+    def pieces():
+        each_begin_and_end(found)
+        yield 1
+
+    list(pieces())
+    with optree.session("sub"):
+        each_begin_and_end(found)
+    with optree.tool("found") as op:
+        op.response(repr(found))
+
+
+PROGRAMS = [
+    *(many_arguments, strange_values, failures, tasks, blocks, generators, budgets, sessions, without_a_session, as_hooks_do),
+    wherever_hooks_are,
+]
 
 
 def told(program):
