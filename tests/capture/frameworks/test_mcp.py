@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import sys
 
+import httpx
 import pytest
 from mcp import Client, MCPError
 from mcp.server import MCPServer
@@ -12,6 +13,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 
 import optree
 from optree._capture import instrument, uninstrument
+from optree._capture.calls.program import PROGRAM
 from optree._capture.frameworks.mcp import ANCESTRY, PARENT
 from optree._ids import span_id, trace_id
 from optree._store import Directory
@@ -378,6 +380,23 @@ def test_outside_of_all_sessions(line):
     line("run", "--", sys.executable, "agent.py", "stdio")
     [session] = sessions_of(line)
     assert ("agent", 4, "ok") == (session.agent_id, session.totals.tools_run - 4, session.status)
+
+
+def test_what_comes_behind_a_call_outside_of_all_sessions(hooked):  # noqa: ARG001
+    """A call of a model that a program without sessions makes behind one of a tool is in a turn of its own, by what the user asks."""
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, content=CHAT.pieces[0], headers={"content-type": "application/json"}))
+
+    async def run():
+        async with Client(server) as client, httpx.AsyncClient(transport=transport) as models:
+            await client.call_tool("look", {"word": "tides"})
+            assert optree.current_session() is None
+            asked = {"model": "gpt-5", "messages": [{"role": "user", "content": "Weather?"}]}
+            await models.post("https://api.openai.com/v1/chat/completions", json=asked)
+
+    with capture() as recording, PROGRAM.apart():
+        asyncio.run(run())
+    asked = [(op.name, (turn.prompts or {}).get("user")) for _, turn, op in walk_ops(recording.tree)]
+    assert [("library:look", None), ("shelf", None), ("openai:gpt-5", "Weather?")] == asked
 
 
 def test_calls_of_models_behind_a_server(line, provider):
