@@ -362,6 +362,14 @@ def test_what_a_server_called_is_given_with_its_result():
     assert [("library:lend", "given"), ("shelf", None)] == given(again)
 
 
+def test_a_fork_within_what_a_server_did():
+    """Where a run is forked at a call behind MCP, the server's tool runs, and that call is made anew."""
+    _, recorded = record(lambda: call_tool("lend", {"word": "tides"}))
+    with replay(recorded.tree, at="1.2"):
+        found, again = record(lambda: call_tool("lend", {"word": "tides"}))
+    assert ("TIDES", [("library:lend", "ran"), ("shelf", None)]) == (found, given(again))
+
+
 def test_hooks_are_taken_out():
     """What stands in the place of frameworks' functions for a replay is gone with the other hooks."""
     owners = [
