@@ -3,6 +3,7 @@
 import asyncio
 import importlib
 import json
+from contextlib import nullcontext
 from datetime import timedelta
 
 import httpx
@@ -235,6 +236,18 @@ def test_what_asks_no_model(recording, sent):
         client(JSON, "{}").get("http://example.com/v1/chat/completions")
         client(JSON, "{}").post("http://example.com/v1/chat/completions", content=iter([b"{}"]))
     assert [] == list(walk_ops(recording.tree))
+
+
+@pytest.mark.parametrize("within", [optree.llm, nullcontext])
+@pytest.mark.parametrize("choice", [_CHOICE, _CHOICE | {"error": {"code": 502, "message": "Broke"}}], ids=["whole", "error"])
+def test_an_answer_that_tells_a_cost_alone(recording, within, choice):
+    """What a router says that a call costs is its cost, also where it tells no tokens, and of an answer that is an error."""
+    answer = json.dumps(CHAT | {"choices": [choice], "usage": {"cost": 0.5}})
+    with optree.session("agent"), optree.turn(), within():
+        client(JSON, answer).post("https://openrouter.ai/api/v1/chat/completions", json=OLLAMA)
+    [(_, _, op)] = walk_ops(recording.tree)
+    assert [0.5] == [entry.cost_usd for entry in op.accounting]
+    assert [] == [line.message for line in op.logs if "tells no tokens" in line.message]
 
 
 @pytest.mark.skipif(not speed.compiled(), reason="the compiled path is not in use")
