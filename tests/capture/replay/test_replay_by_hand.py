@@ -13,6 +13,7 @@ from optree._capture import instrument, uninstrument
 from optree._capture.replay.answering import reply_of
 from optree._capture.replay.recorded import RecordedCall, first_difference
 from optree._nodes import OperationNode, Payload, Tokens
+from optree._providers.messages import TextPart, answers, message
 from optree._providers.usage import read
 from optree._values import decode, raw
 from optree.testing import capture, replay
@@ -142,7 +143,8 @@ def given(path, *entries):
 def test_what_is_given_says_what_was_recorded(path):
     """In each interface's form the answer has the text, an end, and the same tokens by that interface's convention."""
     answer = given(path, optree.AccountingEntry("1#1", 1.0, "llm", "ok", 1.0, "p", "m", tokens=SPENT))
-    assert "It rains" in str(answer)
+    parts = [part for one in answers(answer) for said in one.messages for part in message(said, "assistant").parts]
+    assert [(TextPart, "It rains")] == [(type(part), part.text) for part in parts]
     assert any(word in str(answer) for word in ("stop", "STOP", "end_turn", "COMPLETE", "completed"))
     told = answer.get("usage") or answer.get("usageMetadata") or {name: answer[name] for name in USAGES[path]}
     assert USAGES[path] == told
