@@ -12,6 +12,8 @@ from google.genai import types
 import optree
 from optree._nodes import REPLAY_OF
 from optree._tree import walk_ops
+from optree.testing import capture, replay
+from tests.capture.calls.test_left_open import client
 from tests.capture.conftest import twice
 from tests.capture.provider import EVENTS, Reply, events
 
@@ -276,3 +278,26 @@ def test_the_bytes_of_a_whole_answer(provider, ask):
     expected, found, _, _ = twice(provider, [Reply(_ANSWER)], lambda: ask(provider.url))
     assert "It rains" == expected["choices"][0]["message"]["content"]
     assert expected == found
+
+
+def test_a_stream_that_is_read_behind_its_turn():
+    """An answer that came whole, of which a part was read behind the end of its turn, is given whole."""
+
+    def ask(asking):
+        with optree.turn():
+            asked = {"model": "gpt-5", "stream": True, "messages": [{"role": "user", "content": "Weather?"}]}
+            response = asking.send(asking.build_request("POST", "https://api.openai.com/v1/chat/completions", json=asked), stream=True)
+            coming = response.iter_lines()
+            read = [next(coming)]
+        read += coming
+        response.close()
+        found = [json.loads(line.removeprefix("data: ")) for line in read if line.startswith("data: {")]
+        return "".join(choice["delta"].get("content") or "" for one in found for choice in one["choices"])
+
+    said = events(chunk_of({"role": "assistant", "content": "It "}), chunk_of({"content": "rains"}), chunk_of({}, "stop"))
+    with capture() as recorded, client(*said.pieces) as asking, optree.session("agent"):
+        assert "It rains" == ask(asking)
+    [(_, _, op)] = walk_ops(recorded.tree)
+    assert ("cancelled", True) == (op.status, not op.response.partial)
+    with replay(recorded.tree), capture(), client() as asking, optree.session("agent"):
+        assert "It rains" == ask(asking)
