@@ -252,26 +252,23 @@ def each_begin_and_end(found):
         *(((here,), {}), ((here, holder), {}), ((here, None, sent), {}), ((here, holder, MappingProxyType(sent)), {})),
         *(((), {"before": here}), ((here,), {"holder": holder, "arguments": sent}), ((), {}), ((here, None, None, None), {}), ((3,), {})),
     ]
-    ends = [
-        *((("ok", None), {}), (("".join(["o", "k"]), None), {}), (("ok", ""), {}), (("failed", "said"), {}), (("odd", None), {})),
-        *((("ok",), {"error": None}), (("ok",), {}), (("ok", None, None), {})),
-    ]
+    odd = str(b"ok", "ascii")  # another text than the constant
+    ends = [("ok", None), (odd, None), ("ok", ""), ("failed", "said"), ("odd", None), ("ok",), ("ok", None, None), ("ok", {"error": None})]
     for number, (args, more) in enumerate(begins * 2):
         kind = "tool" if number < len(begins) else "llm"
         scope = scopes.OpScope(kind, "hooked", {"known": number})
         with noting(found):
             begun = scope.begin(*args, **more)
-            given = begun.holder is holder, begun.finish == scope.finish, begun.turn is begun.op.turn, begun.op.path
             found.append([getattr(begun, name) is getattr(here, name) for name in ("session", "piece", "budget")] + [begun.before is here])
-            found.append(given)
-            for args, more in ends:
-                inner = scope.begin(here)
+            found.append((begun.holder is holder, begun.finish == scope.finish, begun.turn is begun.op.turn, begun.op.path))
+            for end in ends:
+                inner, named = scope.begin(here).op, end[-1] if isinstance(end[-1], dict) else {}
+                if kind == "llm":
+                    inner.call = ObservedCall(inner, None)
+                    inner.call.text = "what had come"
                 with noting(found):
-                    inner.op.call = call = ObservedCall(inner.op, None) if kind == "llm" else None
-                    if call is not None:
-                        call.text = "what had come"
-                    found.append((scope.finish(inner.op, *args, **more), inner.op.bare.status))
-                inner.op.end()
+                    found.append((scope.finish(inner, *(one for one in end if one is not named), **named), inner.bare.status))
+                inner.end()
             begun.op.end()
     with noting(found):
         scopes.OpScope("tool", "hooked", {}).finish(None, "ok", None)
@@ -289,28 +286,23 @@ def noting(found):
 def wherever_hooks_are():
     """Do so in a turn, an op, a budget, a piece of a generator, and a sub-agent without a turn."""
     found = []
-    each_begin_and_end(found)
-    with optree.tool("around"):
-        each_begin_and_end(found)
-    with optree.budget(calls=1000):
-        each_begin_and_end(found)
 
     @optree.tool
     def pieces():
         each_begin_and_end(found)
         yield 1
 
+    each_begin_and_end(found)
     list(pieces())
-    with optree.session("sub"):
-        each_begin_and_end(found)
+    for around in (optree.tool("around"), optree.budget(calls=1000), optree.session("sub")):
+        with around:
+            each_begin_and_end(found)
     with optree.tool("found") as op:
         op.response(repr(found))
 
 
-PROGRAMS = [
-    *(many_arguments, strange_values, failures, tasks, blocks, generators, budgets, sessions, without_a_session, as_hooks_do),
-    wherever_hooks_are,
-]
+PROGRAMS = [many_arguments, strange_values, failures, tasks, blocks, generators, budgets, sessions, without_a_session]
+PROGRAMS += [as_hooks_do, wherever_hooks_are]
 
 
 def told(program):

@@ -45,7 +45,7 @@ def exported(line, **odd):
     line.read("export", "last", "--to", "json", "--verbatim", "-o", file)
     document = json.loads(file.read_text())
     for op in (op for turn in document["session"]["turns"] for op in turn["ops"]):
-        op |= odd.get(op["kind"], {})
+        op.update(odd.get(op["kind"], {}))
     file.write_text(json.dumps(document))
     return file.name
 
