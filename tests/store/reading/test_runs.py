@@ -142,3 +142,12 @@ def test_a_run_of_very_many_sessions(line, monkeypatch):
     assert (1 + len(others), [first]) == (len(load_run(first, where)), [one.txn for one in find_run(first, where, most=1).sessions])
     monkeypatch.setattr(runs, "MOST_TOGETHER", len(others))
     assert [first] == list(load_run(first, where))
+
+
+def test_sessions_of_before_are_not_looked_at(line, monkeypatch):
+    """Sessions that had begun before a run do not count among those that are looked at for it, however many there are."""
+    monkeypatch.setattr(runs, "SOON", 0.0)
+    for _ in range(2):
+        line.start(sys.executable, line.agent, "once").communicate()
+    where = Directory.of(line.base)
+    assert (4, 2) == (len(where.saved()), len(find_run("last", where, most=2).sessions))
