@@ -152,6 +152,19 @@ def test_what_is_given_says_what_was_recorded(path):
     assert (14, 5) == (found.all_input_tokens, found.output_tokens)
 
 
+LAST = {"/v1/responses": "response.output_text.delta", "/v1/messages": "content_block_delta", "/v2/chat": "content-delta"}
+
+
+@pytest.mark.parametrize(("path", "last"), LAST.items(), ids=LAST)
+def test_a_text_that_broke_off_ends_in_the_middle(path, last):
+    """The beginning of a stream that was recorded ends with the last of its text: nothing tells that a part, or the whole, has ended."""
+    come = Payload(raw("It rains"), None, 8, partial=True)
+    node = OperationNode("1.1", "1", "llm", "p:m", 1.0, (), (), status="cancelled", response=come)
+    body = reply_of(RecordedCall("txn", node, {"model": "m", "stream": True}), path, "").body
+    told = [decode(line.removeprefix(b"data: ")) for line in body.splitlines() if line.startswith(b"data: ")]
+    assert (last, True) == (told[-1]["type"], "It rains" in str(told[-1]))
+
+
 def test_what_a_failed_attempt_took_is_not_told():
     """The answer tells the tokens of the attempt that was answered, whichever was accounted for last."""
     answered = optree.AccountingEntry("1#1", 1.0, "llm", "ok", 1.0, "p", "m", tokens=SPENT)
