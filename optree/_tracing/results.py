@@ -250,6 +250,9 @@ class ModelResult(OpResult):
         if status != "ok" and self._is_partial:
             figures.rest = {**figures.rest, PARTIAL: True}
         known = is_known(figures)
+        if status == "ok" and not known and (answer.get("usage") or answer.get("usageMetadata")):
+            self._say(f"the usage of an answer of {model or 'a model'} cannot be read, and is unknown: {'; '.join(figures.flaws)}")
+            return  # the op's end records a call with unknown tokens
         if status == "ok" or known:  # else the op's end records how its call ended, with unknown tokens
             more: dict[str, Any] = {} if model == asked else {"actual_model": model}
             if status == "cancelled":

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 
 import httpx
 import openai
@@ -175,10 +175,9 @@ def test_other_answers_change_nothing(recording, provider):
     assert [64] == [one.tokens.output_tokens for one in op.accounting]
 
 
-def asked_one_by_one(monkeypatch, ages):
-    """Ask for a response so many hours ago each, and retrieve all now."""
-    hours = [0.0]
-    monkeypatch.setattr(background, "monotonic", lambda: hours[0] * 3600)
+@contextmanager
+def many_of_them():
+    """Open a client of a provider that has a response for each request, which is whole once it is retrieved."""
     known = {"object": "response", "model": "gpt-5", "background": True, "output": []}
 
     def answer(request):
@@ -188,6 +187,14 @@ def asked_one_by_one(monkeypatch, ages):
         return httpx.Response(200, json=known | {"id": name, "status": "completed", "output": [SAID], "usage": USAGE})
 
     with httpx.Client(base_url="https://api.openai.com", transport=httpx.MockTransport(answer)) as client:
+        yield client
+
+
+def asked_one_by_one(monkeypatch, ages):
+    """Ask for a response so many hours ago each, and retrieve all now."""
+    hours = [0.0]
+    monkeypatch.setattr(background, "monotonic", lambda: hours[0] * 3600)
+    with many_of_them() as client:
         for number, age in enumerate(ages):
             hours[0] = -age
             client.post("/v1/responses", json=ASKED | {"input": str(number)})
@@ -195,12 +202,69 @@ def asked_one_by_one(monkeypatch, ages):
             client.get(f"/v1/responses/resp_{number}")
 
 
-@pytest.mark.parametrize(("ages", "expected"), [([2, 0.9, 0], [False, True, True]), ([0] * 258, [False, False, *[True] * 256])])
+@pytest.mark.parametrize(("ages", "expected"), [([2, 0.9, 0], [False, True, True]), ([0] * 1026, [False, False, *[True] * 1024])])
 def test_what_nobody_retrieves_is_forgotten(recording, monkeypatch, ages, expected):
-    """A program waits for 256 responses at most, for an hour each once another begins: of others that come later the tokens are unknown."""
+    """1,024 responses are waited for, for an hour each once another begins: of others the tokens are unknown, and their ops say so."""
     with optree.session("a"), optree.turn():
         asked_one_by_one(monkeypatch, ages)
-    assert expected == [op.accounting[-1].tokens is not None for op in recording.tree.session.turns[0].ops]
+    ops = recording.tree.session.turns[0].ops
+    assert expected == [op.accounting[-1].tokens is not None for op in ops]
+    assert expected == [not any(line.message.startswith("not retrieved within an hour") for line in op.logs) for op in ops]
+
+
+def test_a_budget_holds_what_is_to_come(recording):  # noqa: ARG001
+    """What a response in the background may take is held until it is retrieved, as for a call that is under way."""
+    with optree.session("a"), optree.turn(), optree.budget(tokens=3000, reserve_tokens=1264) as budget, many_of_them() as client:
+        for name in ("1", "2"):
+            client.post("/v1/responses", json=ASKED | {"input": name})
+        assert (0, 2528, 2) == (budget.used["tokens"], budget.reserved["tokens"], budget.used["calls"])
+        with pytest.raises(BudgetExceeded):
+            client.post("/v1/responses", json=ASKED | {"input": "3"})
+        for name in ("1", "2"):
+            client.get(f"/v1/responses/resp_{name}")
+        assert (2528, 0) == (budget.used["tokens"], budget.reserved["tokens"])
+
+
+def test_an_exception_amid_a_retrieval(recording, monkeypatch):
+    """A response that an exception out of a signal's handler kept from being taken is taken when it is retrieved once more."""
+
+    def interrupted(*_figures, **_more):
+        raise KeyboardInterrupt
+
+    with optree.session("a"), optree.turn(), many_of_them() as client:
+        client.post("/v1/responses", json=ASKED | {"input": "1"})
+        with monkeypatch.context() as patch:
+            patch.setattr(background, "account_late", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                client.get("/v1/responses/resp_1")
+        client.get("/v1/responses/resp_1")
+    [op] = recording.tree.session.turns[0].ops
+    assert [64] == [one.tokens.output_tokens for one in op.accounting]
+
+
+def test_a_child_that_retrieves_it_too(tmp_path):
+    """A response that a forked child and its parent retrieve is the parent's: it is billed once."""
+    line = CommandLine(tmp_path)
+    line.agent.write_text(FORKED)
+    line("run", "--", sys.executable, "agent.py")
+    total = line.json("cost", "last")["total"]
+    assert (1, 64) == (total["calls"], total["outputTokens"])
+
+
+FORKED = """
+import os
+import optree
+from tests.capture.calls.test_background import ASKED, many_of_them
+
+optree.instrument()
+with optree.session("a"), optree.turn(), many_of_them() as client:
+    client.post("/v1/responses", json=ASKED | {"input": "1"})
+    if (child := os.fork()) == 0:
+        client.get("/v1/responses/resp_1")
+        os._exit(0)
+    os.waitpid(child, 0)
+    client.get("/v1/responses/resp_1")
+"""
 
 
 def test_a_replay_gives_the_end_at_once(recording, provider):

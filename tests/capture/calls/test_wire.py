@@ -270,6 +270,16 @@ def test_a_call_that_is_one_document_is_two_writes(recording):
     assert 1 == recording.tree.session.totals.llm_requests
 
 
+@pytest.mark.parametrize("usage", [{"prompt_tokens": "many"}, "many", [1]])
+@pytest.mark.parametrize("own", [False, True])
+def test_a_usage_that_cannot_be_read(recording, usage, own):
+    """Tokens that an answer tells, and that cannot be read, are unknown, not 0."""
+    with optree.session("agent"), optree.turn(), optree.llm("openai:gpt-5") if own else nullcontext():
+        client(JSON, json.dumps(CHAT | {"usage": usage})).post("https://api.openai.com/v1/chat/completions", json=OLLAMA)
+    [(_, _, op)] = walk_ops(recording.tree)
+    assert [(None, "ok")] == [(entry.tokens, entry.status) for entry in op.accounting]
+
+
 @pytest.mark.parametrize("library", ["httpx", "httpx2"])
 def test_how_long_a_stream_took(recording, library):
     """The response of a stream says how long it took, as it does without hooks, read or closed, in an event loop too."""
