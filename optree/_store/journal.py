@@ -413,6 +413,7 @@ class Journal:
         self._untried += len(batch[:room])
         self.dropped += len(batch[room:])
         self._unsaid += len(batch[room:])
+        self._note_refused()  # at once: a child may go by os._exit, and its owner knows nothing of these
 
     def _recover(self, batch: Sequence[r.Record] = ()) -> bool:
         """Go on in a new segment once the disk takes one again, with what it has not taken and a gap for what is given up, or a *batch*."""

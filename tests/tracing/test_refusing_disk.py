@@ -254,7 +254,6 @@ if not (child := os.fork()):
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
     op.account(cost_usd=1.0)
     op.account(cost_usd=1.0)
-    print(optree.flush("sync"), flush=True)
     {ends}
 os.waitpid(child, 0)
 print(optree.flush("snapshot", 60), optree.health()["ok"])
@@ -262,11 +261,13 @@ print(optree.flush("snapshot", 60), optree.health()["ok"])
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no limit of a file's size there, and no fork")
-@pytest.mark.parametrize("ends", ["os._exit(0)", "sys.exit()"])
-def test_what_was_refused_to_a_child_is_told_with_its_session(ends, finished, directory):
-    """A session of which a child's records were never written is settled, billed, and says how many are lost."""
-    code, out, err = finished(REFUSED_TO_A_CHILD.format(ends=ends))
-    assert (0, ["False", "True True"]) == (code, out.splitlines()), err
+@pytest.mark.parametrize("flushes", [True, False])
+@pytest.mark.parametrize("ends", ["os._exit(0)", "os.kill(os.getpid(), 9)", "sys.exit()"])
+def test_what_was_refused_to_a_child_is_told_with_its_session(ends, flushes, finished, directory):
+    """A session of which a child's records were never written is settled, billed, and says how many are lost, however soon that goes."""
+    flush = 'print(optree.flush("sync"), flush=True); ' if flushes else ""
+    code, out, err = finished(REFUSED_TO_A_CHILD.format(ends=flush + ends))
+    assert (0, [*["False"] * flushes, "True True"]) == (code, out.splitlines()), err
     [lead] = directory.saved()
     loaded = optree.load(lead.txn, directory)
     assert (None, 1.0) == (lead.live, loaded.session.totals.cost_usd)
