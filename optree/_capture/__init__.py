@@ -138,7 +138,11 @@ LIBRARIES: Final = {
     "langchain-core": Library(
         "1.7",
         2,
-        {"langchain_core.tracers.context": "frameworks.langchain:callbacks", "langchain_core.tools.base": "frameworks.langchain:tools"},
+        {
+            "langchain_core.tracers.context": "frameworks.langchain:callbacks",
+            "langchain_core.tools.base": "frameworks.langchain:tools",
+            "langchain_core.runnables.base": "frameworks.langchain:chains",
+        },
     ),
     "langgraph": Library("1.2", 2, {"langgraph.pregel.main": "frameworks.langchain:graphs"}),
     "google-adk": Library(

@@ -135,6 +135,19 @@ def leave(scope: Scope, outermost: Scope | None = None) -> None:
     outermost.holder = None
 
 
+def pause(outer: Scope | None) -> Scope | None:
+    """Put *outer* in the place of what is current, which stays open inside of that; returns what was."""
+    inner = outermost = CURRENT.get()
+    if outermost is None or outermost is outer:
+        return inner
+    while outermost.before is not None and outermost.before is not outer:
+        outermost = outermost.before
+    if follower is not None:
+        follower.leave(outermost.session.txn, _path(outermost))
+    CURRENT.set(outer)
+    return inner
+
+
 def _path(scope: Scope) -> str:
     place = scope.op or scope.turn
     return scope.session.path if place is None else place.path

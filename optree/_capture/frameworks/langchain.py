@@ -11,13 +11,13 @@ import functools
 import importlib
 from collections.abc import Callable, Hashable, Mapping
 from contextvars import ContextVar
-from types import ModuleType
+from types import GeneratorType, ModuleType
 from typing import Any, Final
 
 from optree._capture.calls.observed import ended_by
 from optree._capture.calls.program import program_name
 from optree._capture.frameworks.nesting import OUTSIDE, PLACE, FrameworkCall, Nesting, Request, given_instead, respond
-from optree._capture.hooks import Hook, IsOn, LastIsOn
+from optree._capture.hooks import Hook, IsOn, LastIsOn, read_within, watched, watched_async
 from optree._tracing import context
 from optree._tracing.faults import guarded
 from optree._tracing.recorded import CURRENT_REPLAY, Recorded, note_foreign
@@ -61,7 +61,44 @@ def graphs(module: ModuleType, is_on: IsOn) -> list[Hook]:
         return run
 
     names = ("get_callback_manager_for_config", "get_async_callback_manager_for_config")
-    return [(module, name, told(getattr(module, name))) for name in names]
+    return [*((module, name, told(getattr(module, name))) for name in names), *_streams(module.Pregel, ("stream", "astream"), is_on)]
+
+
+def chains(module: ModuleType, is_on: IsOn) -> list[Hook]:
+    """Hook what chains are streamed by."""
+    return _streams(module.Runnable, ("_transform_stream_with_config", "_atransform_stream_with_config"), is_on)
+
+
+def _streams(owner: Any, names: tuple[str, ...], is_on: IsOn) -> list[Hook]:
+    def recorded(pieces: Any, *_args: Any, **_kwargs: Any) -> Any:
+        return (watched if isinstance(pieces, GeneratorType) else watched_async)(pieces, _Outside())
+
+    return read_within(owner, names, recorded, is_on)
+
+
+class _Outside:
+    """Has the program outside of a graph, or chain, while it has a piece of its stream: it may read no further."""
+
+    _inner: context.Scope | None = None
+
+    def begin(self) -> None:
+        """Note where the program is."""
+        self._outer = context.CURRENT.get()
+
+    @guarded
+    def take(self, _piece: Any) -> None:
+        """Put the program where it was."""
+        self._inner = context.pause(self._outer)
+
+    @guarded
+    def goes_on(self) -> None:
+        """Go back into the graph, from wherever the program is by now."""
+        self._outer = context.CURRENT.get()
+        if self._inner is not None and self._inner is not self._outer:
+            context.enter(self._inner)
+
+    def over(self, error: BaseException | None) -> None:
+        """Do nothing: the handler is told."""
 
 
 def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:

@@ -1,0 +1,88 @@
+"""Between the pieces of a stream of LangChain's or LangGraph's a program is outside of it, and it may read no further."""
+
+import asyncio
+
+import pytest
+
+pytest.importorskip("langgraph", reason="it is not there for this Python")
+
+from langchain_core.runnables import RunnableGenerator, RunnableLambda
+from langgraph.graph import START, MessagesState, StateGraph
+
+import optree
+from optree.testing import capture
+
+ASKED = {"messages": [("user", "Weather?")]}
+
+
+def graph():
+    """Return a graph of two nodes."""
+    made = StateGraph(MessagesState)
+    made.add_node("look", lambda _state: {"messages": [("assistant", "It ")]})
+    made.add_node("say", lambda _state: {"messages": [("assistant", "rains")]})
+    made.add_edge(START, "look")
+    made.add_edge("look", "say")
+    return made.compile(name="streamed")
+
+
+def chain():
+    """Return a chain whose answer comes in pieces."""
+
+    def says(_asked):
+        yield from ("It ", "rains")
+
+    async def says_later(_asked):
+        for text in ("It ", "rains"):
+            yield text
+
+    return (RunnableLambda(str) | RunnableGenerator(says, says_later)).with_config(run_name="streamed")
+
+
+async def read(pieces, most, between):
+    """Read so many pieces of a stream, with what the program does between them; returns the stream."""
+    if hasattr(pieces, "__aiter__"):
+        async for _ in pieces:
+            between()
+            if (most := most - 1) == 0:
+                break
+    else:
+        for _ in pieces:
+            between()
+            if (most := most - 1) == 0:
+                break
+    return pieces
+
+
+def looks():
+    """Do something of the program's own."""
+    with optree.session("program"), optree.turn():
+        pass
+
+
+STREAMS = {
+    "graph": (lambda: graph().stream(ASKED, stream_mode="updates"), "cancelled"),
+    "graph, asynchronous": (lambda: graph().astream(ASKED, stream_mode="updates"), "cancelled"),
+    "chain": (lambda: chain().stream("Weather?"), "ok"),  # as LangChain says of one that is left
+    "chain, asynchronous": (lambda: chain().astream("Weather?"), "cancelled"),
+}
+
+
+@pytest.mark.usefixtures("hooked")
+@pytest.mark.parametrize(("stream", "left"), STREAMS.values(), ids=STREAMS)
+@pytest.mark.parametrize("most", [1, 9], ids=["left", "read"])
+def test_a_program_between_the_pieces(stream, left, most):
+    """What it does there, and behind a stream that it has left and not closed, is a session of its own, whole; and so is the stream's."""
+
+    async def program():
+        kept = await read(stream(), most, looks)
+        looks()
+        if hasattr(kept, "aclose"):
+            await kept.aclose()
+        else:
+            kept.close()
+
+    with capture() as recording:
+        asyncio.run(program())
+    found = sorted((one.agent, one.tree.session.status) for one in recording.sessions)
+    pieces = 1 if most == 1 else 2
+    assert [*[("program", "ok")] * (pieces + 1), ("streamed", left if most == 1 else "ok")] == found
