@@ -13,15 +13,16 @@ from functools import partial
 from sys import getrefcount
 from threading import get_ident
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, Any, Final, ParamSpec
 from weakref import ref
 
 from optree._builder import Op, SessionTreeBuilder, Stream, Turn
 from optree._builder.guard import FAULTS
 from optree._interrupts import suppress
 from optree._nodes import OpKind
-from optree._tracing.context import ABANDONED, Holder, Scope
+from optree._tracing.context import ABANDONED, Holder, Scope, here
 from optree._tracing.faults import fault
+from optree._tracing.runtime import report_problem
 
 P = ParamSpec("P")
 
@@ -38,6 +39,10 @@ class HeldScope:
 
 
 _NO_ROOM = HeldScope()
+_ELSEWHERE: Final = (
+    "the block of session {} ended in another context than it began in, as in a generator whose steps run in several: what was recorded "
+    "there meanwhile may be elsewhere, and no budget has counted it; decorate the generator with @optree.session instead"
+)
 
 
 class Exit:
@@ -87,7 +92,10 @@ def take_held(instance: Any) -> HeldScope:
 def left(instance: Any, _kind: object, error: BaseException | None, _trace: object, *, held: HeldScope | None = None) -> None:
     """Leave the node that was entered; raises only exceptions of the program's."""
     try:
-        instance.leave(held.scope if held is not None else None, error)
+        scope = held.scope if held is not None else None
+        if error is None and scope is not None and scope is not here() and scope.turn is None and scope.op is None:
+            report_problem(_ELSEWHERE.format(scope.session.agent), happened=True)
+        instance.leave(scope, error)
     except RecursionError:  # nothing can be called here: the next call ends what was left open
         FAULTS.stack += 1
     except Exception as flaw:  # noqa: BLE001 - no memory, a fault of ours: it must not reach the program

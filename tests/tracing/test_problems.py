@@ -1,3 +1,4 @@
+import contextvars
 import errno
 import json
 import os
@@ -9,6 +10,7 @@ from optree._store import Directory, open_session
 from optree._store.files.system import OS
 from optree._store.saving import StoreOptions
 from optree._tracing.problems import Problems, problems_of
+from optree.testing import capture
 from tests.store.faults import Faulty
 from tests.tracing.conftest import LONG
 
@@ -165,3 +167,27 @@ def test_a_forked_child_says_nothing_of_what_went_wrong_in_its_parents_mirror(fi
             os.waitpid(child, 0)
     """)
     assert (0, ["3", "0"]) == (code, out.split()), err
+
+
+@optree.session(agent="decorated")
+def decorated():
+    """Yield twice."""
+    yield 1
+    yield 2
+
+
+def by_with():
+    """Do so in a block."""
+    with optree.session("by with"):
+        yield 1
+        yield 2
+
+
+@pytest.mark.parametrize(("steps", "said"), [(decorated, []), (by_with, ["the block of session by with ended in another context"])])
+def test_a_generator_whose_steps_run_in_several_contexts(steps, said):
+    """A session that such a generator opens by `with` has lost what was recorded in between, and that is said; a decorated one has not."""
+    with capture():
+        items = steps()
+        for _ in range(3):
+            contextvars.copy_context().run(next, items, None)
+    assert said == [one[:53] for one in optree.health()["problems"]]
