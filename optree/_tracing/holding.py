@@ -20,7 +20,7 @@ from optree._builder import Op, SessionTreeBuilder, Stream, Turn
 from optree._builder.guard import FAULTS
 from optree._interrupts import suppress
 from optree._nodes import OpKind
-from optree._tracing.context import ABANDONED, Holder, Scope, here
+from optree._tracing.context import ABANDONED, CURRENT, Holder, Scope
 from optree._tracing.faults import fault
 from optree._tracing.runtime import report_problem
 
@@ -93,7 +93,7 @@ def left(instance: Any, _kind: object, error: BaseException | None, _trace: obje
     """Leave the node that was entered; raises only exceptions of the program's."""
     try:
         scope = held.scope if held is not None else None
-        if error is None and scope is not None and scope is not here() and scope.turn is None and scope.op is None:
+        if error is None and scope is not None and scope is not CURRENT.get() and scope.turn is None and scope.op is None:
             report_problem(_ELSEWHERE.format(scope.session.agent), happened=True)
         instance.leave(scope, error)
     except RecursionError:  # nothing can be called here: the next call ends what was left open

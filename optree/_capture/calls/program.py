@@ -239,7 +239,8 @@ def program_name() -> str:
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     if spec is not None and spec.name:
         return str(spec.name).removesuffix(".__main__")
-    name = PurePath(sys.argv[0]).stem if sys.argv else ""
+    path = PurePath(sys.argv[0] if sys.argv else "")
+    name = path.parent.name if path.stem == "__main__" else path.stem  # a package's in a process that multiprocessing spawned
     return name if name and name != "-c" else "python"
 
 

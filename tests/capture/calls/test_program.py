@@ -2,9 +2,11 @@
 
 import signal
 import sys
+from importlib.machinery import ModuleSpec
 
 import pytest
 
+from optree._capture.calls.program import program_name
 from optree._console import resolved
 from optree._store import Directory
 from optree._store.reading.recovery import load
@@ -16,6 +18,7 @@ from tests.cli.conftest import CommandLine
 
 AGENT = """
 import sys
+from importlib.machinery import ModuleSpec
 import openai, optree
 optree.instrument()
 client = openai.OpenAI(base_url=sys.argv[1] + "/v1", api_key="none", max_retries=0)
@@ -33,6 +36,7 @@ if len(sys.argv) > 2:
 """
 STREAMING = """
 import sys
+from importlib.machinery import ModuleSpec
 import openai, optree
 optree.instrument()
 client = openai.OpenAI(base_url=sys.argv[1] + "/v1", api_key="none", max_retries=0)
@@ -78,6 +82,7 @@ def test_a_program_without_sessions_has_one(line, provider):
 
 TWICE = """
 import sys
+from importlib.machinery import ModuleSpec
 import openai, optree
 optree.instrument()
 client = openai.OpenAI(base_url=sys.argv[1] + "/v1", api_key="none", max_retries=0)
@@ -127,3 +132,20 @@ def test_a_kill_keeps_what_was_streamed(line, provider):
     [(_, _, op)] = walk_ops(session)
     assert ("It rains", True, None) == (decode(op.response.payload), op.response.partial, op.ended_at)
     assert "partial answer, 8 characters" in format_tree(session)
+
+
+@pytest.mark.parametrize(
+    ("argv", "spec", "name"),
+    [
+        (["/bin/agent.py"], None, "agent"),
+        (["-c"], None, "python"),
+        ([], None, "python"),
+        (["/lib/uvicorn/__main__.py"], ModuleSpec("uvicorn.__main__", None), "uvicorn"),
+        (["/lib/uvicorn/__main__.py"], None, "uvicorn"),  # in a process that multiprocessing spawned
+    ],
+)
+def test_the_name_of_a_program(argv, spec, name, monkeypatch):
+    """It is that of the script, or of the package that is run."""
+    monkeypatch.setattr(sys, "argv", argv)
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", spec)
+    assert name == program_name()
