@@ -71,7 +71,8 @@ def chains(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
 def _streams(owner: Any, names: tuple[str, ...], is_on: IsOn) -> list[Hook]:
     def recorded(pieces: Any, *_args: Any, **_kwargs: Any) -> Any:
-        return (watched if isinstance(pieces, GeneratorType) else watched_async)(pieces, _Outside())
+        read: Any = watched if isinstance(pieces, GeneratorType) else watched_async
+        return read(pieces, _Outside())
 
     return read_within(owner, names, recorded, is_on)
 
