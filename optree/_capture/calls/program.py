@@ -175,7 +175,8 @@ class Program:
         if os.getpid() == pid:
             for done in self.before_exit:
                 done()
-            self.end(getattr(sys, "last_exc", None) or getattr(sys, "last_value", None))
+            is_interactive = hasattr(sys, "ps1")  # then it is an exception of one input, as of a notebook's cell
+            self.end(None if is_interactive else getattr(sys, "last_exc", None) or getattr(sys, "last_value", None))
 
     @contextmanager
     def apart(self) -> Generator[None, None, None]:

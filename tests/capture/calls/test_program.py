@@ -1,6 +1,7 @@
 """Programs that begin no session themselves get one, with turns by what they ask."""
 
 import signal
+import subprocess
 import sys
 from importlib.machinery import ModuleSpec
 
@@ -118,6 +119,15 @@ def test_a_program_that_raises_failed(line, provider):
     assert 1 == run(line, "weather.py", provider.url, "raise")[0]
     session = session_of(line)
     assert ("failed", "RuntimeError: broken") == (session.status, session.error)
+
+
+def test_an_input_that_raises_at_a_prompt(line, provider):
+    """Where each input stands for itself, one that raises is no end of the session."""
+    provider.says(CHAT)
+    begin = AGENT.partition("for question")[0].replace("sys.argv[1]", repr(provider.url))
+    asks = "_ = client.chat.completions.create(model='gpt-5', messages=[{'role': 'user', 'content': 'Weather?'}])\n"
+    subprocess.run([sys.executable, "-i", "-q"], input=begin + asks + "None.raises\n", env=line.env, cwd=line.folder, text=True, check=True)
+    assert ("ok", None) == (session_of(line).status, session_of(line).error)
 
 
 @pytest.mark.captured("openai", "chat", "streamed", "killed", added="one line", checks=("calls", "answers"))
