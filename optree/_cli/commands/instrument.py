@@ -31,4 +31,4 @@ def instrument(
         return
     rows = [(name, f"{release or 'not installed'}{f' ({age})' if age else ''}", tried) for name, release, tried, age in libraries]
     show("\n".join(table(("LIBRARY", "INSTALLED", "TRIED"), rows)))
-    show(f"\nOPTREE_AUTO is {'on' if on else 'off: optree run --auto, or optree.instrument(), records them'}")
+    show(f"\nOPTREE_AUTO is {'on' if on else 'off: optree run --auto, or optree.instrument(), records them'}", fold=True)
