@@ -27,6 +27,7 @@ from optree._builder.turns import Turn
 from optree._clock import monotonic
 from optree._interrupts import new_rlock
 from optree._nodes import USAGE_AT_START, AccountingEntry, OperationNode, Payload, Severity, Status, Tokens
+from optree._providers.prices import PRICE
 from optree._providers.usage import counts_beside, plain_tokens
 from optree._tree import apply
 from optree._tree.totals import add_entry, add_failure, is_possible_cost, take_retried
@@ -482,12 +483,13 @@ def account_late(op: Op, usage: object, *, failed: bool = False) -> None:
 def account_again(op: Op, entry: AccountingEntry, cost_usd: float, output_tokens: int = 0, **details: Any) -> None:
     """Give an entry of an op that may have ended its cost, and more *output_tokens* and details, which were not known before."""
     known: dict[str, Any] = {} if entry.details is UNSET else decode(entry.details)
+    left = {name: value for name, value in known.items() if name not in (nodes.PARTIAL, PRICE)}  # it is told now
     told = replace(entry, cost_usd=cost_usd)
     if output_tokens:
         old = entry.tokens or Tokens()
         told.tokens = replace(old, output_tokens=old.output_tokens + output_tokens, total_tokens=old.total_tokens + output_tokens)
-    if details:
-        told.details = op.builder.core.attributes({**known, **details})
+    if details or left != known:
+        told.details = op.builder.core.attributes({**left, **details})
     op._put_late(entry, told)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - of this module
 
 

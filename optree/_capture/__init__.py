@@ -299,6 +299,8 @@ def _instrument(only: Sequence[str] | None, exclude: Sequence[str]) -> list[str]
         if FINDER not in sys.meta_path:
             sys.meta_path.insert(0, FINDER)
     PRICES.captures(on=True)
+    if RUNTIME.sessions:  # else the first one does, before it begins
+        PRICES.load()
     for name in sorted(chosen):
         if name in sys.modules:
             try:

@@ -52,7 +52,7 @@ _NAMES: Final = {
     "together_ai": "together", "fireworks_ai": "fireworks", "openai-responses": "openai",
 }  # fmt: skip
 """Other names of providers: those of the GenAI conventions and of client libraries. A name that only resembles one is another's."""
-_USUAL: Final = (None, "default", "standard", "auto", "on_demand", "STANDARD", "ON_DEMAND", "global", "not_available")
+_USUAL: Final = (None, "", "default", "standard", "auto", "on_demand", "STANDARD", "ON_DEMAND", "global", "not_available")
 _TIER: Final = rb'"(?:service_?[tT]ier|speed|inference_?[gG]eo)": ?"([^"]*)"'
 _HOUR: Final = rb'"cache_write_1h_tokens": ?(\d+)'
 _COUNTED: Final = rb'"(\w+)": ?(?:[1-9]|0\.)'
@@ -257,7 +257,8 @@ class PriceFinder:
                 self.report(f"costs that nobody gives stay unknown: {error.msg}; pip install 'optree-tracing[prices]', or give a file")
         except Exception as error:  # noqa: BLE001 - other people's code; without it there are no prices but the user's
             pass_on(error)
-            self.report(f"genai-prices cannot be used, and costs that nobody gives stay unknown: {type(error).__name__}: {error}")
+            if self.wanted is not None:
+                self.report(f"genai-prices cannot be used, and costs that nobody gives stay unknown: {type(error).__name__}: {error}")
         finally:
             self._reader = 0
         self._library, self._looked, self._known = library, True, {}

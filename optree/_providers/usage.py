@@ -171,7 +171,7 @@ def read(
             pass_on(error)
             first.fault = f"it cannot be read in full: {type(error).__name__}"
             first.flaws.append(first.fault)
-        if not first.counts and not first.money and not first.flaws:
+        if not first.counts and not first.apart and not first.money and not first.flaws:
             among = f", of {redact(', '.join(first.rest))[:80]}" if first.rest else ""
             first.flaws.append(f"no figure in it is known{among}")
         _complete(first, _beside(first, known, includes_cached, named=False), f"{type(given).__name__} given as usage")
@@ -365,7 +365,7 @@ def _take_apart(iteration: Mapping[str, Any], figures: _Figures) -> None:
         figures.apart[name] = figures.apart.get(name, 0) + number
     figures.names |= found.names
     figures.flaws += found.flaws
-    if (hour := found.rest.get("cache_write_1h_tokens", 0)) > 0:
+    if hour := found.rest.get("cache_write_1h_tokens", 0):
         figures.rest["cache_write_1h_tokens"] = figures.rest.get("cache_write_1h_tokens", 0) + hour
     if kind == "advisor_message":
         calls = figures.rest.get(SERVER_TOOLS, {})
@@ -393,7 +393,7 @@ def _take_inner(name: str, key: str, value: Any, figures: _Figures) -> bool:
             figures.money.setdefault(kind, money)
     elif (number := count(value, known, figures.flaws)) is not None:
         if number and known == "ephemeral_1h_input_tokens":
-            figures.rest["cache_write_1h_tokens"] = number
+            figures.rest["cache_write_1h_tokens"] = figures.rest.get("cache_write_1h_tokens", 0) + number
         if kind == "part_written":
             figures.counts[kind] = figures.counts.get(kind, 0) + number
         else:

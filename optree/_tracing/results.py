@@ -23,6 +23,10 @@ _ASKED = "by stream_options={'include_usage': True}"
 _NEXT = "return the client's answer itself, or call op.response and op.account"
 BROKEN_OFF_CALLS = "response.tool_calls"
 """The attribute of an op whose answer broke off that has the function calls in it, as far as they had come: they are content."""
+_ENDS = ("stop_reason", "stopReason", "finish_reason", "done_reason", "done", "promptFeedback")
+"""Members of an answer, one of which says why it ended: Gemini's `promptFeedback` where it has no candidates."""
+_TOLD = ("usage", "usageMetadata", "usage_metadata", "eval_count")
+"""Members of an answer, one of which says what it took."""
 _REPORTS = frozenset({str, dict, list, int, float})
 
 
@@ -169,9 +173,11 @@ class ModelResult(OpResult):
     def is_complete(self) -> bool:
         """True once a stream has told why each of its answers ended, and what it took: nothing that counts comes behind that."""
         answer: dict[str, Any] = {} if self._assembly is None else self._assembly.answer
+        if is_object(more := answer.get("response_metadata")):  # LangChain's
+            answer = more | answer
         held = [one for name in ("choices", "candidates") if is_list(listed := answer.get(name)) for one in filter(is_object, listed)]
-        ends = [one.get("finish_reason") or one.get("finishReason") for one in held] or [answer.get("stop_reason")]
-        return all(ends) and bool(answer.get("usage") or answer.get("usageMetadata"))
+        ends = [one.get("finish_reason") or one.get("finishReason") for one in held] or [any(map(answer.get, _ENDS))]
+        return all(ends) and any(map(answer.get, _TOLD))
 
     @property
     def _is_partial(self) -> bool:
@@ -252,7 +258,8 @@ class ModelResult(OpResult):
         known = is_known(figures)
         if status == "ok" and not known and (answer.get("usage") or answer.get("usageMetadata")):
             self._say(f"the usage of an answer of {model or 'a model'} cannot be read, and is unknown: {'; '.join(figures.flaws)}")
-            return  # the op's end records a call with unknown tokens
+            if not op.bare.accounting:  # the op's end records a call with unknown tokens
+                return
         if status == "ok" or known:  # else the op's end records how its call ended, with unknown tokens
             more: dict[str, Any] = {} if model == asked else {"actual_model": model}
             if status == "cancelled":

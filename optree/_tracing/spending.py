@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from optree._ids import new_txn
 from optree._interrupts import WeakMembers, is_held_here, new_rlock, pass_on, suppress
-from optree._nodes import OperationNode, is_placeholder
+from optree._nodes import OperationNode
 from optree._store.files.shared import SharedBytes
 from optree._syscalls import calls
 from optree._tracing.runtime import RUNTIME, report_problem
@@ -64,9 +64,11 @@ class Amount(NamedTuple):
 class CountedCall:
     """One call of a model; lives as long as the handle of its op."""
 
-    __slots__ = ("__weakref__", "node")
+    __slots__ = ("__weakref__", "is_to_come", "node")
 
     def __init__(self) -> None:
+        self.is_to_come = False
+        """True while what it took is still to be told, as of a response in the background: what was reserved is held so long."""
         self.node: OperationNode | None = None
         """Its op, once any of its tokens or costs is known."""
 
@@ -274,7 +276,7 @@ class Account:
                 held.append(wanted)
             elif call.node is not None:
                 self._counted[number] = self._own_part(number, call.node)[0]
-                if _is_to_come(call.node):
+                if call.is_to_come:
                     held.append(wanted._replace(calls=0))
         state.rows[_key()] = _Row(_sum(self._counted.values()), _sum(held), self._largest)
 
@@ -369,11 +371,6 @@ def _remove_old(folder: Path) -> None:
             is_old = path.stat().st_mtime < time() - _OLD_SECONDS
             if is_old and not any(_is_alive(key) for key in read(path).rows if key):
                 SharedBytes(path).remove()
-
-
-def _is_to_come(node: OperationNode) -> bool:
-    """Tell whether what a call took is to come: that of a response in the background, or of a stream that is read behind its op."""
-    return any(entry.status == "ok" and is_placeholder(entry.id) for entry in node.accounting)
 
 
 def _taken(node: OperationNode) -> tuple[Amount, bool]:

@@ -173,8 +173,7 @@ def saved(tmp_path, hooked):  # noqa: ARG001 - as above
 
 @pytest.fixture
 def child(tmp_path):
-    """Return a child process in place of Claude Code that does as it is told; what it costs is what that says."""
-    optree.configure(prices=False)
+    """Return a child process in place of Claude Code that does as it is told."""
     return Child(tmp_path)
 
 

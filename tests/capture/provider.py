@@ -87,8 +87,11 @@ class Provider:
                 else:
                     self.send_error(501)
 
+            def do_DELETE(self):
+                self.do_GET()
+
             def do_POST(self):
-                body = self.rfile.read(int(self.headers.get("content-length", 0)))
+                body = self.rfile.read(int(self.headers.get("content-length") or 0))
                 outer.requests.append((self.path, body))
                 reply = outer.replies.pop(0) if len(outer.replies) > 1 else outer.replies[0]
                 size = sum(map(len, reply.pieces)) + reply.short

@@ -347,13 +347,22 @@ print(session.totals.cost_usd, session.totals.unknown_costs)
         ("optree.instrument(); optree.configure(prices=False)", None, "0.0 2"),
         ("optree.instrument(); optree.uninstrument()", None, "0.0 1"),
         ("", None, "0.0 1"),
+        ("optree.instrument()", "", "0.007 0"),
+        ("optree.instrument(); optree.configure(prices=False); optree.configure(prices=None)", None, "0.007 0"),
         ("sys.modules['genai_prices'] = None; optree.instrument()", None, "0.0 2"),
     ],
-    ids=["captured", "off in the environment", "off", "no more", "by hand", "not installed"],
+    ids=["captured", "off in the environment", "off", "no more", "by hand", "an empty variable", "the default again", "not installed"],
 )
 def test_a_program_that_is_captured_has_costs(begin, variable, said, finished):
     """While calls are captured their costs are found where the library is there, without a setting and a word; else they are unknown."""
     assert (0, f"{said}\n", "") == finished(CAPTURED.replace("STEP", begin), env={} if variable is None else {"OPTREE_PRICES": variable})
+
+
+def test_a_child_has_the_default_again(monkeypatch):
+    """A program that takes back what its environment says of prices has its children do so too."""
+    monkeypatch.setenv("OPTREE_PRICES", "on")
+    optree.configure(prices=None)
+    assert "" == optree.child_env()["OPTREE_PRICES"]
 
 
 def test_own_prices_without_the_library(finished, saved, tmp_path):

@@ -17,8 +17,8 @@ from optree._tracing.results import has_figures
 from optree._tracing.runtime import RUNTIME
 from optree._values import is_object
 
-_PLACE: Final = re.compile(r"/responses/([\w-]+)/?$")
-_MOST, _MOST_SECONDS = 1024, 3600.0
+_PLACE: Final = re.compile(r"/responses/([\w-]+)(/cancel)?/?$")
+_MOST, _MOST_SECONDS = 256, 3600.0
 _FORGOTTEN: Final = f"not retrieved within an hour, or among the last {_MOST:,}: its answer, and what it took, stay unknown"
 
 
@@ -30,6 +30,17 @@ class _Expected(NamedTuple):
     """Monotonic seconds."""
     forked_at: float
     """Of the process whose op it is."""
+
+    @property
+    def is_here(self) -> bool:
+        """True in that process."""
+        return self.forked_at == RUNTIME.forked_at
+
+    def is_over(self) -> None:
+        """Give back what a budget holds: nothing more is to come."""
+        if self.op.spending is not None:
+            self.op.spending.call.is_to_come = False
+            self.op.spending.commit(self.op)
 
 
 _expected: dict[str, _Expected] = {}
@@ -43,24 +54,27 @@ def expect_response(op: Op, answer: dict[str, Any]) -> None:
     """Take that an op's answer is under way, and will be retrieved."""
     if isinstance(name := answer.get("id"), str):
         now = monotonic()
+        if op.spending is not None:
+            op.spending.call.is_to_come = True
         _expected[name] = _Expected(op, now, RUNTIME.forked_at)
         for old in [known for known, one in list(_expected.items()) if now - one.begun > _MOST_SECONDS] or list(_expected)[:-_MOST]:
-            if (one := _expected.pop(old, None)) is not None and one.forked_at == RUNTIME.forked_at:
+            if (one := _expected.pop(old, None)) is not None and one.is_here:
                 one.op.log(_FORGOTTEN, "WRN")
+                one.is_over()
 
 
 class Retrieval:
     """A request for a response that is under way, while a client sends it: a `Watch` but for `returned`, which is each client's own."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, method: str) -> None:
+        self._name, self._method = name, method
 
     @classmethod
-    def of(cls, path: str) -> Self | None:
-        """Return that of a GET request to *path*; None if it retrieves no response that an op waits for."""
+    def of(cls, method: str, path: str) -> Self | None:
+        """Return that of a request to *path*; None if that retrieves, cancels or deletes no response that an op waits for."""
         found = _PLACE.search(path) if _expected else None
-        one = None if found is None else _expected.get(found[1])
-        return cls(found[1]) if found is not None and one is not None and one.forked_at == RUNTIME.forked_at else None
+        expected = None if found is None else _expected.get(found[1])
+        return cls(found[1], method) if found is not None and expected is not None and expected.is_here else None
 
     def begin(self) -> None:
         """Do nothing."""
@@ -69,8 +83,12 @@ class Retrieval:
         """Do nothing: it can be retrieved again."""
 
     @guarded
-    def answered(self, content: bytes) -> None:
-        """Take what came; once the response is whole, its op has it and what it took."""
+    def answered(self, content: bytes | None) -> None:
+        """Take what came, None for a stream; once the response is whole, its op has it and what it took."""
+        if content is None or self._method == "DELETE":  # the program reads it itself, or nobody will
+            if (expected := _expected.pop(self._name, None)) is not None:
+                expected.is_over()
+            return
         try:
             answer = loads(content) if len(content) <= MOST_BYTES else None
         except (ValueError, RecursionError) as error:
@@ -86,13 +104,12 @@ class Retrieval:
         except BaseException:  # an interrupt, or a fault: it can be retrieved again
             _expected.setdefault(self._name, expected)
             raise
+        expected.is_over()
 
     def _whole(self, op: Op, answer: dict[str, Any]) -> None:
         figures, failed = usage.read(answer), answer.get("status") == "failed"
         if has_figures(figures) or failed:
             account_late(op, figures if has_figures(figures) else None, failed=failed)
-        if op.spending is not None:
-            op.spending.commit(op)
         op.response(answer)
         if failed:
             op.log(f"the response failed in the background: {answer.get('error')}", "WRN")

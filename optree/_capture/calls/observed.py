@@ -235,6 +235,8 @@ class AnswerOverWire(ModelResult):
             super()._answered(answer, provider, status)
             return
         figures = usage.read(answer)  # the program reads a stream behind its op's end
+        if status != "ok" and self._is_partial:
+            figures.rest = {**figures.rest, PARTIAL: True}
         if has_figures(figures):
             account_late(self._op, figures, failed=status != "ok")
         elif status == "ok" and all(is_placeholder(entry.id) for entry in self._op.bare.accounting):

@@ -61,7 +61,7 @@ def _send(
     if exchange is None:
         if is_beside(path):
             ACTIVE.sends(path)
-        return _Retrieving.of(path) if request.method == "GET" else None
+        return _Retrieving.of(request.method, path)
     answer = ACTIVE.answer(exchange.op, path, url.query.decode("latin-1"), exchange.sent)
     given = None if answer is None else functools.partial(_given, module, request, answer, is_stream=bool(kwargs.get("stream")))
     return _Sending((id(request), id(content)), exchange, noted, given)
@@ -141,7 +141,6 @@ class _Retrieving(Retrieval):
 
     @guarded
     def returned(self, response: Any) -> None:
-        """Take what came, unless the program reads it itself."""
-        content = getattr(response, "_content", None)
-        if content is not None and response.status_code == HTTPStatus.OK:
-            self.answered(content)
+        """Take what came."""
+        if response.status_code == HTTPStatus.OK:
+            self.answered(getattr(response, "_content", None))

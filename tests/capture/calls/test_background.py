@@ -12,7 +12,7 @@ import optree
 from optree._capture.calls import background
 from optree.errors import BudgetExceeded
 from optree.testing import capture, replay
-from tests.capture.provider import Reply
+from tests.capture.provider import Reply, events
 from tests.cli.conftest import CommandLine
 
 ASKED = {"model": "gpt-5", "input": "Weather?", "background": True}
@@ -202,9 +202,9 @@ def asked_one_by_one(monkeypatch, ages):
             client.get(f"/v1/responses/resp_{number}")
 
 
-@pytest.mark.parametrize(("ages", "expected"), [([2, 0.9, 0], [False, True, True]), ([0] * 1026, [False, False, *[True] * 1024])])
+@pytest.mark.parametrize(("ages", "expected"), [([2, 0.9, 0], [False, True, True]), ([0] * 258, [False, False, *[True] * 256])])
 def test_what_nobody_retrieves_is_forgotten(recording, monkeypatch, ages, expected):
-    """1,024 responses are waited for, for an hour each once another begins: of others the tokens are unknown, and their ops say so."""
+    """256 responses are waited for, for an hour each once another begins: of others the tokens are unknown, and their ops say so."""
     with optree.session("a"), optree.turn():
         asked_one_by_one(monkeypatch, ages)
     ops = recording.tree.session.turns[0].ops
@@ -240,6 +240,37 @@ def test_an_exception_amid_a_retrieval(recording, monkeypatch):
         client.get("/v1/responses/resp_1")
     [op] = recording.tree.session.turns[0].ops
     assert [64] == [one.tokens.output_tokens for one in op.accounting]
+
+
+def test_what_a_child_forgets(recording, monkeypatch):
+    """A child that waits for too many responses says nothing in the ops of its parent."""
+    with optree.session("a"), optree.turn(), many_of_them() as client:
+        client.post("/v1/responses", json=ASKED | {"input": "1"})
+        monkeypatch.setattr(background, "_MOST", 1)
+        monkeypatch.setattr(background.RUNTIME, "forked_at", background.RUNTIME.forked_at + 1)  # as in a child
+        client.post("/v1/responses", json=ASKED | {"input": "2"})
+    assert [] == [line for op in recording.tree.session.turns[0].ops for line in op.logs]
+
+
+@pytest.mark.parametrize("way", ["cancel", "delete", "stream"])
+def test_a_response_that_is_not_retrieved_as_one(recording, provider, way):  # noqa: ARG001
+    """What a budget holds for a response is given back once that is cancelled or deleted, or the program reads it as a stream."""
+    ends = {
+        "cancel": response("cancelled"),
+        "delete": response("completed", object="response.deleted"),
+        "stream": events({"type": "response.completed"}),
+    }
+    provider.says(response("queued"), ends[way])
+    with optree.session("a"), optree.turn(), optree.budget(tokens=3000, reserve_tokens=1264) as budget, client_of(provider.url) as client:
+        client.responses.create(**ASKED)
+        assert 1264 == budget.reserved["tokens"]
+        if way == "cancel":
+            client.responses.cancel("resp_1")
+        elif way == "delete":
+            client.responses.delete("resp_1")
+        else:
+            list(client.responses.retrieve("resp_1", stream=True))
+        assert 0 == budget.reserved["tokens"]
 
 
 def test_a_child_that_retrieves_it_too(tmp_path):

@@ -217,6 +217,7 @@ def test_prompts_that_are_streamed(recording, child):
 @pytest.mark.captured("claude-agent-sdk", "query", "streamed", added="one line", checks=("calls", "answers", "tokens", "price"))
 def test_a_stream_of_events(recording, child):
     """With partial messages the text and the tokens come as a stream: the call has them from there, and is not doubled by its messages."""
+    optree.configure(prices=False)
     begun = {"id": "m-1", "type": "message", "role": "assistant", "model": MODEL, "content": [], "usage": USAGE}
     steps = [
         ASKED, INIT, event({"type": "message_start", "message": begun}),

@@ -10,6 +10,7 @@ from langchain_core.runnables import RunnableGenerator, RunnableLambda
 from langgraph.graph import START, MessagesState, StateGraph
 
 import optree
+from optree._tracing import context
 from optree.testing import capture
 
 ASKED = {"messages": [("user", "Weather?")]}
@@ -86,3 +87,46 @@ def test_a_program_between_the_pieces(stream, left, most):
     found = sorted((one.agent, one.tree.session.status) for one in recording.sessions)
     pieces = 1 if most == 1 else 2
     assert [*[("program", "ok")] * (pieces + 1), ("streamed", left if most == 1 else "ok")] == found
+
+
+@pytest.mark.usefixtures("hooked")
+@pytest.mark.parametrize("name", ["graph", "chain"])
+def test_a_stream_that_is_read_elsewhere(name):
+    """A program that reads on in another session than it began in is in that between the pieces, and behind the last."""
+    with capture() as recording:
+        pieces = STREAMS[name][0]()
+        next(pieces)
+        with optree.session("other"), optree.turn():
+            for _ in pieces:
+                with optree.tool("between"):
+                    pass
+            with optree.tool("behind"):
+                pass
+    found = {one.agent: [op.name for turn in one.tree.session.turns for op in turn.ops] for one in recording.sessions}
+    assert ["between", "behind"] == found["other"]
+
+
+class Follower:
+    """Notes what is entered and left, as another tracer's context does."""
+
+    def __init__(self):
+        self.seen = []
+
+    def enter(self, _txn, path):
+        self.seen.append(("enter", path))
+
+    def leave(self, _txn, path):
+        self.seen.append(("leave", path))
+
+
+def test_other_tracers_are_outside_too(monkeypatch):
+    """What a program pauses in is left for other tracers, once, and entered again."""
+    with capture(), optree.session("a"), optree.turn():
+        monkeypatch.setattr(context, "follower", follower := Follower())
+        outer = context.here()
+        with optree.tool("graph"), optree.tool("node"):
+            inner, follower.seen = context.here(), []
+            assert (inner, outer, [("leave", "1.1")]) == (context.pause(outer), context.CURRENT.get(), follower.seen)
+            context.enter(inner)
+        follower.seen.clear()
+        assert (outer, []) == (context.pause(outer), follower.seen)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from optree._builder import Op
 from optree._builder.handles import account_again
-from optree._nodes import USAGE_AT_START, AccountingEntry, Status, Tokens
+from optree._nodes import PARTIAL, USAGE_AT_START, AccountingEntry, Status, Tokens
 from optree._providers.usage import parts_of
 from optree._records import Accounted
 from optree._tracing.context import Scope
@@ -90,7 +90,8 @@ class ToldAnswer:
         self.op.end(status, error)
 
     def _whole(self) -> dict[str, Any]:
-        return {**self.about, "content": self.blocks, "stop_reason": self.stop, "usage": self._usage}
+        so_far = self._usage and self._usage | {PARTIAL: True}  # the result tells the rest, and what it cost
+        return {**self.about, "content": self.blocks, "stop_reason": self.stop, "usage": so_far}
 
 
 class ConversationBill:

@@ -1,0 +1,115 @@
+"""What an answer told of its usage is all, a part, or cannot be read: only of all of it a cost is worked out."""
+
+import json
+
+import pytest
+
+import optree
+from optree._values import decode
+
+USED = {"input_tokens": 10, "output_tokens": 3, "total_tokens": 13}
+STREAMS = {
+    "openai:gpt-4o": [
+        {"type": "response.created", "response": {"object": "response", "status": "in_progress", "model": "gpt-4o"}},
+        {"type": "response.incomplete", "response": {"object": "response", "status": "incomplete", "model": "gpt-4o", "usage": USED}},
+    ],
+    "google:gemini-2.5-flash": [
+        {
+            "candidates": [{"content": {"parts": [{"text": "It rains"}]}, "finish_reason": "STOP"}],
+            "usage_metadata": {"prompt_token_count": 10, "candidates_token_count": 3},
+        }
+    ],
+    "cohere:command-r": [
+        {"type": "message-start", "id": "1"},
+        {"type": "message-end", "delta": {"finish_reason": "COMPLETE", "usage": {"tokens": {"input_tokens": 10, "output_tokens": 3}}}},
+    ],
+    "bedrock:anthropic.claude-3-5-sonnet-20240620-v1:0": [
+        {"messageStart": {"role": "assistant"}},
+        {"messageStop": {"stopReason": "end_turn"}},
+        {"metadata": {"usage": {"inputTokens": 10, "outputTokens": 3, "totalTokens": 13}}},
+    ],
+    "ollama:llama3": [
+        {
+            "model": "llama3",
+            "message": {"role": "assistant", "content": "It rains"},
+            "done": True,
+            "done_reason": "stop",
+            "prompt_eval_count": 10,
+            "eval_count": 3,
+        }
+    ],
+    "langchain:gpt-4o": [
+        {
+            "type": "AIMessageChunk",
+            "content": "It rains",
+            "response_metadata": {"finish_reason": "stop", "model_name": "gpt-4o"},
+            "usage_metadata": USED,
+        }
+    ],
+    "anthropic:claude-sonnet-4-5": [
+        {
+            "type": "message_start",
+            "message": {
+                "type": "message",
+                "role": "assistant",
+                "model": "claude-sonnet-4-5",
+                "content": [],
+                "usage": {"input_tokens": 10, "output_tokens": 1},
+            },
+        },
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 3}},
+    ],
+}
+"""Chunks of a whole stream, by the model that says them."""
+
+
+@pytest.mark.parametrize("model", STREAMS)
+@pytest.mark.parametrize("left", [True, False])
+def test_what_a_stream_took_that_has_told_all(recording, tmp_path, model, left):
+    """A stream that a program leaves behind its last chunk, or reads to its end, has told all: its cost is known."""
+    provider, _, name = model.partition(":")
+    (prices := tmp_path / "prices.json").write_text(json.dumps({provider: {name: {"input": 1, "output": 1}}}))
+    optree.configure(prices=prices)
+
+    @optree.llm(model)
+    def ask():
+        yield from STREAMS[model]
+
+    with optree.session("a"), optree.turn():
+        chunks = ask()
+        for _ in STREAMS[model]:
+            next(chunks)
+        if left:
+            chunks.close()
+        else:
+            assert [] == list(chunks)
+    [entry] = recording.tree.session.turns[0].ops[0].accounting
+    assert (13, 13e-6) == (entry.tokens.total_tokens, entry.cost_usd)
+    assert "partial" not in decode(entry.details)
+
+
+def test_a_usage_of_geminis_that_cannot_be_read(recording):
+    """It is unknown, and no call of 0 tokens."""
+    answer = {
+        "candidates": [{"content": {"parts": [{"text": "It rains"}]}, "finishReason": "STOP"}],
+        "usageMetadata": {"promptTokenCount": "x"},
+    }
+    with optree.session("a"), optree.turn():
+        optree.llm("google:gemini-2.5-flash")(lambda: answer)()
+    assert [None] == [one.tokens for one in recording.tree.session.turns[0].ops[0].accounting]
+
+
+def test_usages_of_several_answers(recording):
+    """One of several answers whose usage cannot be read is a call, with an unknown cost."""
+    answers = [
+        {
+            "object": "chat.completion",
+            "model": "m",
+            "choices": [{"index": 0, "message": {"role": "assistant", "content": "x"}}],
+            "usage": one,
+        }
+        for one in ({"prompt_tokens": 1, "completion_tokens": 1}, {"prompt_tokens": "x"})
+    ]
+    with optree.session("a"), optree.turn():
+        optree.llm("openai:m")(lambda: answers)()
+    assert 2 == recording.tree.session.totals.llm_requests
