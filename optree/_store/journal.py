@@ -411,8 +411,7 @@ class Journal:
             record.n = self.last
             self._held.append(record)
         self._untried += len(batch[:room])
-        self.dropped += len(batch[room:])
-        self._unsaid += len(batch[room:])
+        self.dropped, self._unsaid = self.dropped + len(batch[room:]), self._unsaid + len(batch[room:])
         self._note_refused()  # at once: a child may go by os._exit, and its owner knows nothing of these
 
     def _recover(self, batch: Sequence[r.Record] = ()) -> bool:

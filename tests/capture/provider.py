@@ -87,9 +87,6 @@ class Provider:
                 else:
                     self.send_error(501)
 
-            def do_DELETE(self):
-                self.do_GET()
-
             def do_POST(self):
                 body = self.rfile.read(int(self.headers.get("content-length") or 0))
                 outer.requests.append((self.path, body))
@@ -112,6 +109,7 @@ class Provider:
                 if reply.short:
                     self.close_connection = True
 
+        Handler.do_DELETE = Handler.do_GET
         self.server = _Server(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()

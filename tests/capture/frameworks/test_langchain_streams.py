@@ -113,9 +113,11 @@ class Follower:
         self.seen = []
 
     def enter(self, _txn, path):
+        """Note it."""
         self.seen.append(("enter", path))
 
     def leave(self, _txn, path):
+        """Note it."""
         self.seen.append(("leave", path))
 
 
