@@ -119,6 +119,12 @@ def here() -> Scope | None:
     return scope
 
 
+def is_in_loop() -> bool:
+    """Tell whether this is in an event loop of asyncio, where a task has a context of its own: one without a session is outside of all."""
+    events = sys.modules.get("asyncio.events")
+    return events is not None and events._get_running_loop() is not None  # noqa: SLF001 - documented
+
+
 def enter(scope: Scope) -> None:
     """Put *scope* in place, for this thread and task."""
     CURRENT.set(scope)

@@ -31,7 +31,7 @@ from optree._store.settle import settle_later
 from optree._store.upkeep import late_closed, late_open
 from optree._syscalls import calls
 from optree._tracing.config import Config, ConfigInUse, directory_of, from_environment
-from optree._tracing.context import ABANDONED, Holder
+from optree._tracing.context import ABANDONED, Holder, is_in_loop
 from optree._tracing.handles import Session
 from optree._tracing.joined import Joined, Leaving, idle_sessions, stand_in
 from optree._tracing.mirroring import Mirroring, check_options
@@ -46,8 +46,7 @@ HAND_OVER_SECONDS = 0.1  # of these, kept for starting the process that delivers
 IDLE_SESSIONS = 64
 """Sessions of other processes that stay open here though nothing is open in them: each holds a journal, and its owner waits for that.
 As many have ended here, and wait until the disk takes what it has refused, and four times as many where it hangs."""
-ENDED_SESSIONS = 64  # that are still to be saved, at which the next begin waits for one of them: each has its tree and files
-_LOOK_SHARE = _LOOK_ENDED = 8
+ENDED_SESSIONS, _LOOK_SHARE, _LOOK_ENDED = 64, 8, 8  # that are still to be saved, at which the next begin waits for one of them
 RESUME_SECONDS = 5.0  # the longest that a begin waits for the last snapshot of the session that is to go on
 ROOM_SECONDS = 0.1  # the longest that it waits; after a wait in vain none waits for `STUCK_SECONDS`
 
@@ -61,8 +60,7 @@ class Runtime:
         self.stores: dict[str, SessionStore] = {}
         self.leaving = Leaving()
         self.problems = Problems(self.stores, has_console=lambda: self.config.console)
-        for problem in ignored:
-            self.problems.report(problem)
+        _ = [self.problems.report(problem) for problem in ignored]
         self.sessions: dict[str, Session] = {}  # open root sessions, by txn
         self.unsaved: dict[str, Unsaved] = {}  # those of them that have no store, by txn, with takers that count their lost records
         self.holders: dict[str, Holder] = {}  # by txn of a root session, a weak reference that dies with its `with` statement
@@ -70,6 +68,7 @@ class Runtime:
         self.forked_at = 0.0  # when another process that traces forked this one: nodes that are older are that one's to end
         self.past: Counter[str] = Counter()  # the counts of the stores that are closed
         self._joined: dict[str, Joined] = {}  # stand-ins for nodes of other processes, by id
+        self.of_program = ""  # the txn of the session of calls that are made outside of all sessions
         self._detached: dict[str, str] = {}  # txns of sessions that were opened for a node without context, with its path
         self._lock = new_rlock()
         self._no_room_until, self._left, self._unlooked = 0.0, 0, 0  # see `_make_room`: when it waits again; what it found; begins since
@@ -178,11 +177,13 @@ class Runtime:
             self.close_root(builder.txn)
 
     def only_session(self) -> Session | None:
-        """Return the root session if exactly one is open: where an op without context belongs."""
+        """Return the root session if exactly one is open, where an op without context belongs; in an event loop only the program's own."""
+        if is_in_loop():
+            return self.sessions.get(self.of_program)
         with self._lock:
             self._end_abandoned()
             roots = [session for txn, session in list(self.sessions.items()) if txn not in self._detached]
-        return roots[0] if len(roots) == 1 else None
+            return roots[0] if len(roots) == 1 else None
 
     def counts(self) -> dict[str, int]:
         """Return what was recorded, lost, late or dropped, in all that this process has had open."""
@@ -230,7 +231,7 @@ class Runtime:
         if not any(is_in(thread, _BEGINS) for thread in list(sys._current_frames())):  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
             self._guarded(self._end_unbegun)
         stores, consoles = [*self.stores.values(), *self.leaving.stores(closed=False)], list(self.consoles.values())
-        for stream in [*(store.stream for store in stores), *(session.builder.core.stream for session in list(self.sessions.values()))]:
+        for stream in [*(store.stream for store in stores), *(one.builder.core.stream for one in list(self.sessions.values()))]:
             stream.flush()
         for console in consoles:
             console.flush(max(0.0, until - monotonic()) / (len(consoles) + len(stores)))

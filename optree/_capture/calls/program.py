@@ -12,6 +12,7 @@ from pathlib import PurePath
 from typing import Any, Final
 from weakref import ref
 
+from optree._background import AT_END
 from optree._builder import Op, Turn
 from optree._builder.outcome import outcome
 from optree._capture.calls.requests import Asked
@@ -52,6 +53,8 @@ class Program:
         self._waiting: dict[str, Turn] = {}
         """By the id of a tool call that an answer asked for."""
         self._opened: _Opened | None = None
+        self._process = 0
+        """That of the session."""
         self._answered: deque[tuple[Op, Turn, list[str]]] = deque()
         """Ops that have ended and whose turns are still to be looked at."""
         self.before_exit: list[Callable[[], None]] = []
@@ -164,11 +167,20 @@ class Program:
         if session is None or self._opened is None or session.txn not in RUNTIME.sessions:
             atexit.unregister(self._end_at_exit)
             atexit.register(self._end_at_exit, os.getpid())
+            if self._end_here not in AT_END:
+                AT_END.insert(0, self._end_here)
+            self._process = os.getpid()
             self._opened, opened = None, _Opened()
             session = RUNTIME.open_root(program_name(), {"ingress": ingress()}, ref(opened))
             self._session, self._turns, self._waiting = session, {}, {}
+            RUNTIME.of_program = session.txn
             self._opened = opened  # last: without it the next begin ends the session
         return session
+
+    def _end_here(self) -> None:
+        """End the session with a process that Python ends without `atexit`; in a child that was forked from its own, nothing."""
+        if self._process == os.getpid():
+            self._end_at_exit(self._process)
 
     def _end_at_exit(self, pid: int) -> None:
         """End the session with the program; in a child that was forked from it, nothing."""

@@ -3,7 +3,10 @@
 import os
 import sys
 
-import optree_auto  # noqa: F401 - it starts by itself
+try:
+    import optree_auto  # noqa: F401 - it starts by itself
+except ImportError:  # this Python is another than that which has optree
+    sys.stderr.write("optree: calls of models are not recorded: optree is not installed for %s\n" % sys.executable)  # noqa: UP031
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:] = [path for path in sys.path if os.path.abspath(path) != HERE]

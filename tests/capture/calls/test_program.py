@@ -1,5 +1,6 @@
 """Programs that begin no session themselves get one, with turns by what they ask."""
 
+import multiprocessing
 import signal
 import subprocess
 import sys
@@ -159,3 +160,86 @@ def test_the_name_of_a_program(argv, spec, name, monkeypatch):
     monkeypatch.setattr(sys, "argv", argv)
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", spec)
     assert name == program_name()
+
+
+APART = """
+import asyncio
+import httpx
+import optree
+
+SAID = {"object": "chat.completion", "model": "gpt-5", "choices": [{"index": 0, "message": {"role": "assistant", "content": "x"}}]}
+optree.instrument()
+
+
+@optree.tool
+def look():
+    pass
+
+
+async def ask(user, client):
+    sent = {"model": "gpt-5", "messages": [{"role": "user", "content": user}]}
+    await client.post("https://api.openai.com/v1/chat/completions", json=sent)
+    look()
+
+
+async def with_a_session(client, begun, done):
+    with optree.session("a"), optree.turn(user="a"):
+        await ask("a", client)
+        begun.set()
+        await done.wait()
+
+
+async def main():
+    begun, done = asyncio.Event(), asyncio.Event()
+    async with httpx.AsyncClient(transport=httpx.MockTransport(lambda _: httpx.Response(200, json=SAID))) as client:
+        other = asyncio.create_task(with_a_session(client, begun, done))
+        await begun.wait()
+        await asyncio.create_task(ask("b", client))
+        done.set()
+        await other
+
+
+asyncio.run(main())
+"""
+
+
+def test_a_task_outside_of_all_sessions(line):
+    """What a task does that is in none, as another request's, is in the program's session, though just one other is open."""
+    line.agent.write_text(APART)
+    assert (0, "") == run(line, "agent.py")
+    sessions = [load(txn, Directory.of(line.base)).session for txn in line.txns()]
+    found = {one.agent_id: [(op.kind, op.name) for turn in one.turns for op in turn.ops] for one in sessions}
+    each = [("llm", "openai:gpt-5"), ("tool", "look")]
+    assert {"a": each, "agent": each} == found
+
+
+SPAWNED = """
+import multiprocessing
+import sys
+import httpx
+import optree
+
+SAID = {"object": "chat.completion", "model": "gpt-5", "choices": [{"index": 0, "message": {"role": "assistant", "content": "x"}}]}
+optree.instrument()
+
+
+def ask(user):
+    sent = {"model": "gpt-5", "messages": [{"role": "user", "content": user}]}
+    with httpx.Client(transport=httpx.MockTransport(lambda _: httpx.Response(200, json=SAID))) as client:
+        client.post("https://api.openai.com/v1/chat/completions", json=sent)
+
+
+if __name__ == "__main__":
+    process = multiprocessing.get_context(sys.argv[1]).Process(target=ask, args=("a",))
+    process.start()
+    process.join()
+"""
+
+
+@pytest.mark.parametrize("way", multiprocessing.get_all_start_methods())
+def test_the_session_of_a_process_that_multiprocessing_makes(line, way):
+    """It ends in order with the process, however that was made, and is billed."""
+    line.agent.write_text(SPAWNED)
+    assert (0, "") == run(line, "agent.py", way)
+    assert "ok" == session_of(line).status
+    assert 1 == line.json("cost", "--all")["total"]["calls"]
