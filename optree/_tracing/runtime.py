@@ -47,8 +47,7 @@ IDLE_SESSIONS = 64
 """Sessions of other processes that stay open here though nothing is open in them: each holds a journal, and its owner waits for that.
 As many have ended here, and wait until the disk takes what it has refused, and four times as many where it hangs."""
 ENDED_SESSIONS, _LOOK_SHARE, _LOOK_ENDED = 64, 8, 8  # that are still to be saved, at which the next begin waits for one of them
-RESUME_SECONDS = 5.0  # the longest that a begin waits for the last snapshot of the session that is to go on
-ROOM_SECONDS = 0.1  # the longest that it waits; after a wait in vain none waits for `STUCK_SECONDS`
+RESUME_SECONDS, ROOM_SECONDS = 5.0, 0.1  # the longest that a begin waits: for the last snapshot of the session that goes on; for room
 
 
 class Runtime:
@@ -60,7 +59,8 @@ class Runtime:
         self.stores: dict[str, SessionStore] = {}
         self.leaving = Leaving()
         self.problems = Problems(self.stores, has_console=lambda: self.config.console)
-        _ = [self.problems.report(problem) for problem in ignored]
+        for problem in ignored:
+            self.problems.report(problem)
         self.sessions: dict[str, Session] = {}  # open root sessions, by txn
         self.unsaved: dict[str, Unsaved] = {}  # those of them that have no store, by txn, with takers that count their lost records
         self.holders: dict[str, Holder] = {}  # by txn of a root session, a weak reference that dies with its `with` statement

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from inspect import signature
 from itertools import count
+from threading import Event
+from types import SimpleNamespace
 from typing import Any, Final
 
 from optree._background import BackgroundThread
@@ -54,7 +57,9 @@ def _serve(listener: socket.socket, session: dict[str, Any] | None, kind: Any, p
     with suppress(Exception):  # whatever ends the connection
         with listener:
             connected, _ = listener.accept()
-        connection = kind(connected, protocol, ping_interval=None)
+        here = SimpleNamespace(socket_closed=Event())
+        server = {"server": here} if "server" in signature(kind).parameters else {}  # since websockets 17
+        connection = kind(connected, protocol, **server, ping_interval=None)
         try:
             connection.handshake()
             if session is not None:

@@ -80,22 +80,26 @@ def _connection(owner: Any, is_on: Callable[[], bool], within: Callable[..., Cal
 
 def asyncio_connect(module: ModuleType, is_on: Callable[[], bool]) -> list[Hook]:
     """Hook how websockets connects in asyncio: in a replay, to a stand-in for a model; and where it is refused."""
-    function, handshake = module.connect.create_connection, module.ClientConnection.handshake
+    is_17 = hasattr(module.connect, "open_tcp_connection")  # or newer
+    name, options = ("open_tcp_connection", "create_connection_kwargs") if is_17 else ("create_connection", "connection_kwargs")
+    function, handshake = getattr(module.connect, name), module.ClientConnection.handshake
 
     def watching(connect: Any) -> _Connecting | None:
         return _connecting(connect.uri, functools.partial(given, connect), _refuse) if is_on() else None
 
     async def given(connect: Any, port: int) -> Any:
         connect.uri, connect.proxy = _plain(connect.uri), None
-        left = {name: value for name, value in connect.connection_kwargs.items() if name not in _OF_PLACE}
-        connect.connection_kwargs = left | {"host": _HERE, "port": port}
+        if is_17:
+            connect.ws_uri = module.parse_uri(connect.uri)
+        left = {key: value for key, value in getattr(connect, options).items() if key not in _OF_PLACE}
+        setattr(connect, options, left | {"host": _HERE, "port": port})
         return await function(connect)
 
     def shaking(connection: Any, *_args: Any, **_kwargs: Any) -> _Connecting | None:
         return _opening(connection.protocol.uri) if is_on() else None
 
     return [
-        (module.connect, "create_connection", await_within(function, watching)),
+        (module.connect, name, await_within(function, watching)),
         (module.ClientConnection, "handshake", await_within(handshake, shaking)),
     ]
 
