@@ -50,8 +50,8 @@ class Program:
         self._session: Session | None = None
         self._turns: dict[str, Turn] = {}
         """Those that are open, by path."""
-        self._waiting: dict[str, Turn] = {}
-        """By the id of a tool call that an answer asked for."""
+        self._waiting: dict[tuple[str, str | None], Turn] = {}
+        """By the id of a tool call that an answer asked for, which some providers give to several, and the question of its turn."""
         self._opened: _Opened | None = None
         self._process = 0
         """That of the session."""
@@ -114,7 +114,10 @@ class Program:
             if session is not self._session:
                 return Scope(session)
             results, question = asked_last(asked.messages or [])
-            turn = next((self._waiting.pop(name) for name in results if name in self._waiting), None)
+            asks = next((key for name in results if (key := (name, question)) in self._waiting), None)
+            if asks is None and results:
+                asks = next((key for key in reversed(self._waiting) if key[0] in results), None)
+            turn = None if asks is None else self._waiting.pop(asks)
             if turn is None and results and self._turns:  # tool calls without ids
                 latest = [*reversed(self._turns.values())]
                 turn = next((one for one in latest if (one.node.prompts or {}).get("user") == question), latest[0])
@@ -152,7 +155,7 @@ class Program:
             op, turn, asks = self._answered[0]
             is_known = self._turns.get(turn.path) is turn  # else its session has ended
             for name in filter(None, asks if is_known else ()):
-                self._waiting[name] = turn
+                self._waiting[name, (turn.node.prompts or {}).get("user")] = turn
             while len(self._waiting) > _MOST_WAITING:
                 del self._waiting[next(iter(self._waiting))]
             if not asks:

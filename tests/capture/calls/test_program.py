@@ -20,7 +20,6 @@ from tests.cli.conftest import CommandLine
 
 AGENT = """
 import sys
-from importlib.machinery import ModuleSpec
 import openai, optree
 optree.instrument()
 client = openai.OpenAI(base_url=sys.argv[1] + "/v1", api_key="none", max_retries=0)
@@ -38,7 +37,6 @@ if len(sys.argv) > 2:
 """
 STREAMING = """
 import sys
-from importlib.machinery import ModuleSpec
 import openai, optree
 optree.instrument()
 client = openai.OpenAI(base_url=sys.argv[1] + "/v1", api_key="none", max_retries=0)
@@ -84,7 +82,6 @@ def test_a_program_without_sessions_has_one(line, provider):
 
 TWICE = """
 import sys
-from importlib.machinery import ModuleSpec
 import openai, optree
 optree.instrument()
 client = openai.OpenAI(base_url=sys.argv[1] + "/v1", api_key="none", max_retries=0)
@@ -112,6 +109,16 @@ def test_two_conversations_that_ask_the_same(line, provider):
     sent = [resolved(op.request.payload, load(*line.txns(), Directory.of(line.base)).tree.pool) for turn in turns for op in turn.ops]
     assert [None, "call-1", None, "call-2"] == [asked["messages"][-1].get("tool_call_id") for asked in sent]
     assert [2, 2] == [len(turn.ops) for turn in turns]
+
+
+def test_two_conversations_whose_tool_calls_have_one_id(line, provider):
+    """Where a provider numbers tool calls by conversation, results are in the turn of their own one, by what the user asked."""
+    line.agent.write_text(TWICE.replace('"Weather?"}] for _ in range(2)', 'text}] for text in ("Weather?", "And there?")'))
+    provider.says(CHAT_TOOL, CHAT_TOOL, CHAT, CHAT)
+    assert (0, "It rains\nIt rains\n") == run(line, "agent.py", provider.url)
+    turns = session_of(line).turns
+    sent = [resolved(op.request.payload, load(*line.txns(), Directory.of(line.base)).tree.pool) for turn in turns for op in turn.ops]
+    assert ["Weather?", "Weather?", "And there?", "And there?"] == [asked["messages"][0]["content"] for asked in sent]
 
 
 def test_a_program_that_raises_failed(line, provider):
