@@ -28,7 +28,7 @@ from optree._tracing.results import Result
 from optree._tracing.scopes import OpScope, SessionScope, TurnScope
 from optree._tracing.unrecorded import SESSION
 from optree._tracing.wrapping import RecordedItems
-from optree._values import dumped, is_list, text
+from optree._values import dumped, is_list, is_object, text
 from optree.redaction import redact
 
 _Events = AsyncGenerator[Any, Any]
@@ -309,6 +309,10 @@ class _ToolAnswered(_ToolHook):
             op.response(self.told["result"] if value is None else value)
             if value is not None:
                 note_foreign(op, "plugin's answer")
+        result = self.told["result"]
+        why = result.get("error") if is_object(result) else None
+        if isinstance(why, str) and why.startswith(f"Invoking `{self.name}()` failed"):  # ADK has not called it
+            _TOOLS.refuse(self.key, why)
         self.end()
 
 

@@ -133,6 +133,16 @@ def test_a_tool_whose_failure_the_model_is_told(recording, provider, asking):
     assert "ok" == recording.tree.session.status
 
 
+def test_a_tool_that_is_not_called_for_its_arguments_failed(recording, provider, asking):
+    """A tool that ADK does not call, since the model left an argument out, failed by what the model is told."""
+    provider.says(gives(calls("weather")), RAINS)
+    assert ["It rains"] == asking.ask(lambda: asking.agent(tools=[weather]))
+    op = op_of(recording, "weather")
+    assert "failed" == op.status
+    assert "Invoking `weather()` failed" in op.error
+    assert "city" in str(decode(op.response.payload)["error"])
+
+
 def test_a_tool_that_does_not_exist_failed(recording, provider, asking):
     """A tool that the model has made up is a failed op, and the run goes on."""
     provider.says(gives(calls("nothing", city="Athens")), RAINS)

@@ -10,6 +10,7 @@ from weakref import finalize, ref
 from optree._builder import Op
 from optree._capture.calls.observed import TOLD
 from optree._capture.frameworks.nesting import FrameworkCall, Request, chat_answer
+from optree._interrupts import pass_on
 from optree._providers.messages import json_text
 from optree._values import dumped, is_list, is_object, text
 
@@ -49,7 +50,11 @@ class LlamaIndexCall(FrameworkCall):
 
     @property
     def _name(self) -> str:
-        name = getattr(self.model.metadata, "model_name", None)
+        try:
+            name = getattr(self.model.metadata, "model_name", None)
+        except Exception as error:  # noqa: BLE001 - a client's own code: OpenAI's knows some models only
+            pass_on(error)
+            name = getattr(self.model, "model", None)
         return type(self.model).__name__ if name in (None, "unknown") else text(name)
 
     def asked(self, messages: Any, more: Any) -> None:
