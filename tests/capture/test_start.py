@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import venv
@@ -121,6 +122,20 @@ def test_a_python_without_optree(line, tmp_path):
     run = subprocess.run([sys.executable, "-c", program], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "httpx\n" == run.stdout
     assert 1 == run.stderr.count("calls of models are not recorded")
+
+
+@pytest.mark.skipif("OPTREE_TEST_SYSTEM" in os.environ, reason="what pretends to be another system is a sitecustomize itself")
+def test_a_python_without_optree_has_its_own_sitecustomize(line, tmp_path):
+    """One that `optree run --auto` starts, and that has no optree, runs its own sitecustomize, and says that nothing is recorded."""
+    for folder in ("start", "own"):
+        (tmp_path / folder).mkdir()
+    shutil.copy(Path(START) / "sitecustomize.py", tmp_path / "start")  # as a wheel has it: the rest is in the environment's own folder
+    (tmp_path / "own/sitecustomize.py").write_text("print('own')")
+    environment = line.env | {"PYTHONPATH": f"{tmp_path / 'start'}:{tmp_path / 'own'}"}
+    hidden = [sys.executable, "-S", "-c", "import sys; sys.modules['optree_auto'] = None; import sitecustomize"]
+    run = subprocess.run(hidden, env=environment, capture_output=True, text=True, check=True)
+    assert "own\n" == run.stdout
+    assert f"optree: calls of models are not recorded: optree is not installed for {sys.executable}\n" == run.stderr
 
 
 def test_the_list(line):

@@ -308,6 +308,24 @@ def test_a_model_outside_of_all(recording):
     assert 1 == len(calls_of(recording))
 
 
+class Nameless(Own):
+    """A model whose metadata raises, as OpenAI's does for names that it does not know."""
+
+    @property
+    def metadata(self):
+        """Raise."""
+        raise ValueError("unknown model")
+
+
+def test_a_model_that_does_not_know_its_name(recording):
+    """The program gets what that raises, and nothing is said of a fault of ours."""
+    failures = optree.health()["failures"]
+    with optree.session("agent"), optree.turn(), pytest.raises(ValueError, match="unknown model"):
+        Nameless().complete("Weather?")
+    assert failures == optree.health()["failures"]
+    assert recording.sessions
+
+
 def test_a_model_that_raises(recording):
     """A model of the program's own that raises is a failed op, with the exception's class."""
     with optree.session("lead"), pytest.raises(TimeoutError, match="slow"):
