@@ -184,8 +184,7 @@ def notes(lines: Sequence[SumLine], whole: Sum) -> list[str]:
 
 def _price_lines(lines: Sequence[SumLine]) -> list[str]:
     count = sum(is_object(details := line.record.get("details")) and PRICE in details for line in lines)
-    calls = "1 call" if count == 1 else f"{count:,} calls"
-    return [f"the cost of {calls} is worked out by prices (the session's pricingSnapshot), since nobody gave it"] if count else []
+    return [f"the cost of {_calls(count)} is worked out by prices (the session's pricingSnapshot), since nobody gave it"] if count else []
 
 
 def _unknown_lines(count: int) -> list[str]:
@@ -193,10 +192,13 @@ def _unknown_lines(count: int) -> list[str]:
     return [f"{one if count == 1 else more} was not told, and is not in these sums"] if count else []
 
 
+def _calls(count: int) -> str:
+    return "1 call" if count == 1 else f"{count:,} calls"
+
+
 def _replay_lines(lines: Sequence[SumLine]) -> list[str]:
     count = sum(line.entry.replay_of is not None and not line.entry.retried for line in lines)
-    calls = "1 call" if count == 1 else f"{count:,} calls"
-    return [f"{calls} got a recorded answer (optree replay, optree fork), and cost nothing"] if count else []
+    return [f"{_calls(count)} got a recorded answer (optree replay, optree fork), and cost nothing"] if count else []
 
 
 def rows(groups: dict[str, dict[str, Sum]], whole: Sum) -> list[tuple[str, ...]]:

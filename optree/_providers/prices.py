@@ -217,14 +217,17 @@ class PriceFinder:
         self.report: Callable[[str], object] = str
 
     def use(self, wanted: bool | str | Path | None) -> None:
-        """Use prices, with those of a file first if that is its path, or none; None is while calls are captured. Raises `SetupError`."""
+        """Use prices, those of a file first if *wanted* is its path; False: use none; None: use them while calls are captured.
+
+        Raises `SetupError`.
+        """
         self._table = read_table(wanted) if isinstance(wanted, (str, Path)) else {}
         self.wanted = None if wanted is None else bool(wanted)
         self._looked, self._known = False, {}
         self.captures(on=self._captures)
 
     def captures(self, *, on: bool) -> None:
-        """Take that calls of models are captured from now on, or no more."""
+        """Note whether calls of models are captured from now on."""
         self._captures = on
         self.on = on if self.wanted is None else self.wanted
 

@@ -142,7 +142,7 @@ def leave(scope: Scope, outermost: Scope | None = None) -> None:
 
 
 def pause(outer: Scope | None) -> Scope | None:
-    """Put *outer* in the place of what is current, which stays open inside of that; returns what was."""
+    """Make *outer* the current scope, and leave those open that are within it; returns the one that was current."""
     inner = outermost = CURRENT.get()
     if outermost is None or outermost is outer:
         return inner

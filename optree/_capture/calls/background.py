@@ -36,8 +36,8 @@ class _Expected(NamedTuple):
         """True in that process."""
         return self.forked_at == RUNTIME.forked_at
 
-    def is_over(self) -> None:
-        """Give back what a budget holds: nothing more is to come."""
+    def gives_back(self) -> None:
+        """Give back what a budget holds for it: nothing more is to come."""
         if self.op.spending is not None:
             self.op.spending.call.is_to_come = False
             self.op.spending.commit(self.op)
@@ -60,7 +60,7 @@ def expect_response(op: Op, answer: dict[str, Any]) -> None:
         for old in [known for known, one in list(_expected.items()) if now - one.begun > _MOST_SECONDS] or list(_expected)[:-_MOST]:
             if (one := _expected.pop(old, None)) is not None and one.is_here:
                 one.op.log(_FORGOTTEN, "WRN")
-                one.is_over()
+                one.gives_back()
 
 
 class Retrieval:
@@ -87,7 +87,7 @@ class Retrieval:
         """Take what came, None for a stream; once the response is whole, its op has it and what it took."""
         if content is None or self._method == "DELETE":  # the program reads it itself, or nobody will
             if (expected := _expected.pop(self._name, None)) is not None:
-                expected.is_over()
+                expected.gives_back()
             return
         try:
             answer = loads(content) if len(content) <= MOST_BYTES else None
@@ -104,7 +104,7 @@ class Retrieval:
         except BaseException:  # an interrupt, or a fault: it can be retrieved again
             _expected.setdefault(self._name, expected)
             raise
-        expected.is_over()
+        expected.gives_back()
 
     def _whole(self, op: Op, answer: dict[str, Any]) -> None:
         figures, failed = usage.read(answer), answer.get("status") == "failed"

@@ -78,7 +78,7 @@ def _streams(owner: Any, names: tuple[str, ...], is_on: IsOn) -> list[Hook]:
 
 
 class _Outside:
-    """Has the program outside of a graph, or chain, while it has a piece of its stream: it may read no further."""
+    """Puts the program outside of a graph, or chain, while it has a piece of the stream: perhaps it reads no further."""
 
     _inner: context.Scope | None = None
 
