@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from optree._builder.core import Cycles
 from optree._builder.stream import Write
 from optree._interrupts import new_rlock, pass_on
-from optree._providers.prices import read_table
+from optree._providers.prices import PRICES, read_table
 from optree._store.journal import Sync
 from optree._store.reading.directory import SUFFIXES, Directory
 from optree.errors import SetupError
@@ -197,8 +197,8 @@ def variables(config: Config, directory: Directory) -> dict[str, str]:
         value = getattr(config, name)
         if name == "prices" and isinstance(value, (str, Path)):
             value = str(Path(value).expanduser().absolute())
-        elif name == "prices" and value is None and before.prices is not None:
-            value = ""
+        elif name == "prices" and value is None:
+            value = True if PRICES.on else "" if before.prices is not None else None  # what it comes to here
         if name == "enabled":
             values |= {DISABLED: str(int(not value))} if value != before.enabled else {}
         elif name == "redact":  # whatever variable the other process has
@@ -277,7 +277,7 @@ def carry(config: Config, directory: Directory) -> CarriedOptions:
     """Return the options of this process for another one; worked out once as long as they stay, but for a callback, which may change."""
     global _carried  # noqa: PLW0603 - the last of them
     environment = _variables()
-    of = _process(), config, directory, environment
+    of = _process(), config, directory, environment, PRICES.on
     if _carried is None or _carried[0] != of:
         values = environment | variables(config, directory) | {VARIABLE: config.redact.to_json()}  # the default too: never less
         _carried = of, CarriedOptions(of[0], values, environment, None)

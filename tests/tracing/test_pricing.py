@@ -358,6 +358,17 @@ def test_a_program_that_is_captured_has_costs(begin, variable, said, finished):
     assert (0, f"{said}\n", "") == finished(CAPTURED.replace("STEP", begin), env={} if variable is None else {"OPTREE_PRICES": variable})
 
 
+def test_a_child_has_the_prices_of_a_captured_program(runtime):  # noqa: ARG001 - which has begun
+    """A process that is given this one's options has costs where this one has, though it may capture nothing."""
+    optree.configure(prices=None)
+    assert "OPTREE_PRICES" not in optree.child_env()
+    optree.instrument()
+    try:
+        assert "1" == optree.child_env()["OPTREE_PRICES"]
+    finally:
+        optree.uninstrument()
+
+
 def test_a_child_has_the_default_again(monkeypatch):
     """A program that takes back what its environment says of prices has its children do so too."""
     monkeypatch.setenv("OPTREE_PRICES", "on")
