@@ -258,7 +258,7 @@ def test_claude_agent_sdk(documented, child):
 
 @pytest.mark.captured("claude-agent-sdk", "query", "killed", "resumed", added=EITHER, checks=("agents", "tools", "tokens", "price"))
 def test_claude_agent_sdk_killed_and_resumed(documented, child):
-    """Such a program that is killed in a tool, and goes on: what its call cost is what genai-prices says, as nothing else has told it."""
+    """Such a program that is killed in a tool, and goes on: what its call cost is unknown, as only its result would have told all tokens."""
     pytest.importorskip("claude_agent_sdk")
     documented.program.append(str(child.path))
     asked = [claude.ASKED, claude.INIT, claude.answer("m-1", claude.calls("weather", city="Athens"))]
@@ -273,5 +273,4 @@ def test_claude_agent_sdk_killed_and_resumed(documented, child):
     assert [claude.call_of(1)] * 3 == [op.accounting[0].tokens for op in documented.calls()]
     assert (["claude-code"], [(*WEATHER[:2], None), WEATHER]) == (documented.agents(), documented.tools())
     totals = documented.saved.session.totals
-    killed = (10 * 5 + 100 * 0.5 + 20 * 6.25 + 30 * 10 + 1 * 25) / 1e6
-    assert (3, round(0.02 + killed, 9), 0) == (totals.llm_requests, round(totals.cost_usd, 9), totals.unknown_costs)
+    assert (3, 0.02, 1) == (totals.llm_requests, round(totals.cost_usd, 9), totals.unknown_costs)
