@@ -258,7 +258,7 @@ def test_claude_agent_sdk(documented, child):
 
 @pytest.mark.captured("claude-agent-sdk", "query", "killed", "resumed", added=EITHER, checks=("agents", "tools", "tokens", "price"))
 def test_claude_agent_sdk_killed_and_resumed(documented, child):
-    """Such a program that is killed in a tool, and goes on: what its call cost is unknown, as only its result would have told all tokens."""
+    """Such a program that is killed in a tool, and goes on: what its call cost is unknown, as its result would have told all tokens."""
     pytest.importorskip("claude_agent_sdk")
     documented.program.append(str(child.path))
     asked = [claude.ASKED, claude.INIT, claude.answer("m-1", claude.calls("weather", city="Athens"))]
