@@ -260,7 +260,7 @@ class PriceFinder:
                 self.report(f"costs that nobody gives stay unknown: {error.msg}; pip install 'optree-tracing[prices]', or give a file")
         except Exception as error:  # noqa: BLE001 - other people's code; without it there are no prices but the user's
             pass_on(error)
-            if self.wanted is not None:
+            if self.wanted:
                 self.report(f"genai-prices cannot be used, and costs that nobody gives stay unknown: {type(error).__name__}: {error}")
         finally:
             self._reader = 0

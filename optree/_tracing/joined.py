@@ -22,6 +22,9 @@ from optree._tree import apply
 from optree._tree.path import parent_label
 from optree.errors import BusyError
 
+IDLE_SESSIONS = 64
+"""Sessions of other processes that stay open here though nothing is open in them: each holds a journal, and its owner waits for that.
+As many have ended here, and wait until the disk takes what it has refused, and four times as many where it hangs."""
 _SAVING_SECONDS = 1.0
 """The longest that a begin waits for late records of the session that is to go on, which are just being saved."""
 

@@ -252,9 +252,7 @@ class ModelResult(OpResult):
             return
         op, model = self._op, model_of(answer)
         asked = self._asked(model, provider)
-        figures = usage.read(answer)
-        if status != "ok" and self._is_partial:
-            figures.rest = {**figures.rest, PARTIAL: True}
+        figures = self._usage(answer, status)
         known = is_known(figures)
         if status == "ok" and not known and (answer.get("usage") or answer.get("usageMetadata")):
             self._say(f"the usage of an answer of {model or 'a model'} cannot be read, and is unknown: {'; '.join(figures.flaws)}")
@@ -269,6 +267,13 @@ class ModelResult(OpResult):
             is_openai = (called_model(op.bare)[0] or "").startswith("openai")
             asked_by = f"; OpenAI's chat streams them if asked, {_ASKED}" if is_openai and "choices" in answer else ""
             self._say(f"an answer of {model or 'a model'} tells no tokens and counts with 0{asked_by}")
+
+    def _usage(self, answer: dict[str, Any], status: Status) -> usage.Usage:
+        """Return what an answer took, marked if its stream broke off before it told all."""
+        figures = usage.read(answer)
+        if status != "ok" and self._is_partial:
+            figures.rest = {**figures.rest, PARTIAL: True}
+        return figures
 
     def _asked(self, model: object, provider: object) -> object:
         """Return the model that the op asks; it is noted which one answers, if the op does not say that."""

@@ -33,7 +33,7 @@ from optree._syscalls import calls
 from optree._tracing.config import Config, ConfigInUse, directory_of, from_environment
 from optree._tracing.context import ABANDONED, Holder, is_in_loop
 from optree._tracing.handles import Session
-from optree._tracing.joined import Joined, Leaving, idle_sessions, stand_in
+from optree._tracing.joined import IDLE_SESSIONS, Joined, Leaving, idle_sessions, stand_in
 from optree._tracing.mirroring import Mirroring, check_options
 from optree._tracing.problems import Problems, Unsaved, counts_of, lost_of, say
 from optree._values import text
@@ -43,11 +43,10 @@ from optree.redaction import redact
 
 EXIT_SECONDS = 0.25  # the longest that optree delays the end of the process
 HAND_OVER_SECONDS = 0.1  # of these, kept for starting the process that delivers a mirror's spans: 5 ms, on a busy machine 30 to 50
-IDLE_SESSIONS = 64
-"""Sessions of other processes that stay open here though nothing is open in them: each holds a journal, and its owner waits for that.
-As many have ended here, and wait until the disk takes what it has refused, and four times as many where it hangs."""
-ENDED_SESSIONS, _LOOK_SHARE, _LOOK_ENDED = 64, 8, 8  # that are still to be saved, at which the next begin waits for one of them
-RESUME_SECONDS, ROOM_SECONDS = 5.0, 0.1  # the longest that a begin waits: for the last snapshot of the session that goes on; for room
+ENDED_SESSIONS = 64  # that are still to be saved, at which the next begin waits for one of them: each has its tree and files
+_LOOK_SHARE = _LOOK_ENDED = 8
+RESUME_SECONDS = 5.0  # the longest that a begin waits for the last snapshot of the session that is to go on
+ROOM_SECONDS = 0.1  # the longest that it waits; after a wait in vain none waits for `STUCK_SECONDS`
 
 
 class Runtime:
@@ -68,7 +67,7 @@ class Runtime:
         self.forked_at = 0.0  # when another process that traces forked this one: nodes that are older are that one's to end
         self.past: Counter[str] = Counter()  # the counts of the stores that are closed
         self._joined: dict[str, Joined] = {}  # stand-ins for nodes of other processes, by id
-        self.of_program = ""  # the txn of the session of calls that are made outside of all sessions
+        self.of_program: Session | None = None  # that of calls which are made outside of all sessions
         self._detached: dict[str, str] = {}  # txns of sessions that were opened for a node without context, with its path
         self._lock = new_rlock()
         self._no_room_until, self._left, self._unlooked = 0.0, 0, 0  # see `_make_room`: when it waits again; what it found; begins since
@@ -179,11 +178,12 @@ class Runtime:
     def only_session(self) -> Session | None:
         """Return the root session if exactly one is open, where an op without context belongs; in an event loop only the program's own."""
         if is_in_loop():
-            return self.sessions.get(self.of_program)
+            program = self.of_program
+            return program if program is not None and self.sessions.get(program.txn) is program else None
         with self._lock:
             self._end_abandoned()
             roots = [session for txn, session in list(self.sessions.items()) if txn not in self._detached]
-            return roots[0] if len(roots) == 1 else None
+        return roots[0] if len(roots) == 1 else None
 
     def counts(self) -> dict[str, int]:
         """Return what was recorded, lost, late or dropped, in all that this process has had open."""
@@ -231,7 +231,7 @@ class Runtime:
         if not any(is_in(thread, _BEGINS) for thread in list(sys._current_frames())):  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
             self._guarded(self._end_unbegun)
         stores, consoles = [*self.stores.values(), *self.leaving.stores(closed=False)], list(self.consoles.values())
-        for stream in [*(store.stream for store in stores), *(one.builder.core.stream for one in list(self.sessions.values()))]:
+        for stream in [*(store.stream for store in stores), *(session.builder.core.stream for session in list(self.sessions.values()))]:
             stream.flush()
         for console in consoles:
             console.flush(max(0.0, until - monotonic()) / (len(consoles) + len(stores)))

@@ -574,6 +574,8 @@ class CancelledError(BaseException):
         (KeyboardInterrupt(), ("cancelled", "KeyboardInterrupt")),
         (GeneratorExit(), ("cancelled", "GeneratorExit")),
         (CancelledError("why"), ("cancelled", "CancelledError")),
+        (type("Cancelled", (BaseException,), {})("why"), ("cancelled", "Cancelled")),  # trio's
+        (type("Cancelled", (Exception,), {})("why"), ("failed", "Cancelled: why")),
     ],
 )
 def test_how_a_block_was_left(error, expected):

@@ -86,7 +86,8 @@ class Retrieval:
     def answered(self, content: bytes | None) -> None:
         """Take what came, None for a stream; once the response is whole, its op has it and what it took."""
         if content is None or self._method == "DELETE":  # the program reads it itself, or nobody will
-            if (expected := _expected.pop(self._name, None)) is not None:
+            expected = _expected.pop(self._name, None) if self._method == "DELETE" else _expected.get(self._name)
+            if expected is not None:
                 expected.gives_back()
             return
         try:

@@ -234,9 +234,7 @@ class AnswerOverWire(ModelResult):
         if self._op.bare.ended_at is None:
             super()._answered(answer, provider, status)
             return
-        figures = usage.read(answer)  # the program reads a stream behind its op's end
-        if status != "ok" and self._is_partial:
-            figures.rest = {**figures.rest, PARTIAL: True}
+        figures = self._usage(answer, status)  # the program reads a stream behind its op's end
         if has_figures(figures):
             account_late(self._op, figures, failed=status != "ok")
         elif status == "ok" and all(is_placeholder(entry.id) for entry in self._op.bare.accounting):

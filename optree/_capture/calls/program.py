@@ -169,25 +169,20 @@ class Program:
         session = self._session
         if session is None or self._opened is None or session.txn not in RUNTIME.sessions:
             atexit.unregister(self._end_at_exit)
-            atexit.register(self._end_at_exit, os.getpid())
-            if self._end_here not in AT_END:
-                AT_END.insert(0, self._end_here)
+            atexit.register(self._end_at_exit)
+            if self._end_at_exit not in AT_END:
+                AT_END.insert(0, self._end_at_exit)
             self._process = os.getpid()
             self._opened, opened = None, _Opened()
             session = RUNTIME.open_root(program_name(), {"ingress": ingress()}, ref(opened))
             self._session, self._turns, self._waiting = session, {}, {}
-            RUNTIME.of_program = session.txn
+            RUNTIME.of_program = session
             self._opened = opened  # last: without it the next begin ends the session
         return session
 
-    def _end_here(self) -> None:
-        """End the session with a process that Python ends without `atexit`; in a child that was forked from its own, nothing."""
-        if self._process == os.getpid():
-            self._end_at_exit(self._process)
-
-    def _end_at_exit(self, pid: int) -> None:
+    def _end_at_exit(self) -> None:
         """End the session with the program; in a child that was forked from it, nothing."""
-        if os.getpid() == pid:
+        if os.getpid() == self._process:
             for done in self.before_exit:
                 done()
             is_interactive = hasattr(sys, "ps1")  # then it is an exception of one input, as of a notebook's cell

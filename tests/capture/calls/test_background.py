@@ -273,6 +273,17 @@ def test_a_response_that_is_not_retrieved_as_one(recording, provider, way):  # n
         assert 0 == budget.reserved["tokens"]
 
 
+def test_a_response_that_is_read_as_a_stream_first(recording, provider):
+    """One that the program reads as a stream, and then retrieves as a whole, has its answer and its tokens by that."""
+    provider.says(response("queued"), events({"type": "response.completed"}), DONE)
+    with optree.session("a"), optree.turn(), client_of(provider.url) as client:
+        client.responses.create(**ASKED)
+        list(client.responses.retrieve("resp_1", stream=True))
+        client.responses.retrieve("resp_1")
+    [op] = recording.tree.session.turns[0].ops
+    assert [64] == [one.tokens.output_tokens for one in op.accounting]
+
+
 def test_a_child_that_retrieves_it_too(tmp_path):
     """A response that a forked child and its parent retrieve is the parent's: it is billed once."""
     line = CommandLine(tmp_path)

@@ -1,19 +1,23 @@
 """Programs that begin no session themselves get one, with turns by what they ask."""
 
+import asyncio
 import multiprocessing
 import signal
 import subprocess
 import sys
 from importlib.machinery import ModuleSpec
 
+import httpx
 import pytest
 
+import optree
 from optree._capture.calls.program import program_name
 from optree._console import resolved
 from optree._store import Directory
 from optree._store.reading.recovery import load
 from optree._tree import format_tree, walk_ops
 from optree._values import decode
+from optree.testing import capture
 from tests.capture.provider import Reply
 from tests.capture.sdk_calls import CHAT, CHAT_EVENTS, CHAT_TOOL
 from tests.cli.conftest import CommandLine
@@ -250,3 +254,29 @@ def test_the_session_of_a_process_that_multiprocessing_makes(line, way):
     assert (0, "") == run(line, "agent.py", way)
     assert "ok" == session_of(line).status
     assert 1 == line.json("cost", "--all")["total"]["calls"]
+
+
+@pytest.mark.usefixtures("hooked")
+def test_the_session_of_another_recording():
+    """A program's own session is that of the recording in which it was begun: in the next one no other session is taken for it."""
+    said = {"object": "chat.completion", "model": "m", "choices": [{"index": 0, "message": {"role": "assistant", "content": "x"}}]}
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, json=said))
+
+    async def ask():
+        async with httpx.AsyncClient(transport=transport) as client:
+            await client.post(
+                "https://api.openai.com/v1/chat/completions", json={"model": "m", "messages": [{"role": "user", "content": "?"}]}
+            )
+
+    async def beside(outside):
+        with optree.session("a"):
+            await outside
+
+    async def program():
+        await beside(asyncio.create_task(ask()))
+
+    with capture():
+        asyncio.run(ask())
+    with capture() as recording:
+        asyncio.run(program())
+    assert [0] == [one.tree.session.totals.llm_requests for one in recording.sessions if one.agent == "a"]
