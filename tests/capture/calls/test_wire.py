@@ -300,3 +300,29 @@ def test_how_long_a_stream_took(recording, library):
     with optree.session("asker"), optree.turn():
         assert [timedelta, timedelta] == found()
     assert 2 == len(list(walk_ops(recording.tree.session)))
+
+
+def test_an_asynchronous_stream_that_is_left(recording):
+    """What a transport reads it by is closed with it, in the task of the program, and not where it is collected."""
+    module, closed = importlib.import_module("httpx2"), []
+
+    class Stream(module.AsyncByteStream):
+        async def __aiter__(self):
+            try:
+                yield b"data: {}\n\n"
+                yield b"data: {}\n\n"
+            finally:
+                closed.append(asyncio.current_task())
+
+    async def program():
+        transport = module.MockTransport(lambda _request: module.Response(200, headers={"content-type": EVENTS}, stream=Stream()))
+        asking = module.AsyncClient(transport=transport)
+        async with asking, asking.stream("POST", "https://api.openai.com/v1/chat/completions", json=OLLAMA) as response:
+            pieces = response.stream.__aiter__()
+            await anext(pieces)
+            await pieces.aclose()
+            assert [asyncio.current_task()] == closed
+
+    with optree.session("asker"), optree.turn():
+        asyncio.run(program())
+    assert 1 == len(list(walk_ops(recording.tree.session)))
