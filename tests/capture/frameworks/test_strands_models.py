@@ -25,7 +25,7 @@ from optree._capture import instrument, uninstrument
 from optree._capture.replay import RAN_FOR, WHY
 from optree._nodes import REPLAY_OF, Tokens
 from optree._providers.messages import answers
-from optree._tree import walk_sessions
+from optree._tree import walk_ops, walk_sessions
 from optree._values import decode
 from optree.testing import capture
 from tests.capture.conftest import broke_off_in_a_tool, outcome, stay_what_they_are, survives, twice, with_hooks
@@ -103,7 +103,7 @@ def test_a_model_that_asks_another(recording, provider):
 
 @pytest.mark.parametrize("at", ["messageStart", "contentBlockDelta"])
 def test_a_call_between_pieces(recording, provider, at):
-    """What the program asks between the pieces of a stream is a call of its own, and none of the stream's."""
+    """What the program asks between the pieces of a stream is a call of its own session's, and none of the agent's."""
     provider.says(CHAT)
     client = openai.OpenAI(base_url=f"{provider.url}/v1", api_key="none", max_retries=0)
 
@@ -113,8 +113,9 @@ def test_a_call_between_pieces(recording, provider, at):
                 client.chat.completions.create(model="gpt-5", messages=[{"role": "user", "content": "Is it true?"}])
 
     asyncio.run(run())
-    [own] = ops_of(recording, "parrot-1")
-    assert len(provider.requests) + 1 == len(calls_of(recording))
+    agents, programs = sorted(recording.sessions, key=lambda tree: tree.agent != "forecaster")
+    [own] = [op for _, _, op in walk_ops(agents) if op.kind == "llm"]
+    assert ["openai-compatible:gpt-5"] * len(provider.requests) == [op.name for _, _, op in walk_ops(programs)]
     assert (b"It rains" in bytes(own.response.payload), Tokens(12, 2, 0, 0, 14)) == (True, own.accounting[0].tokens)
 
 
