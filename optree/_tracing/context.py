@@ -141,6 +141,18 @@ def leave(scope: Scope, outermost: Scope | None = None) -> None:
     outermost.holder = None
 
 
+def follow(op: Op) -> None:
+    """Tell other tracers that this thread and task does the work of *op*, which is no scope of the program's."""
+    if follower is not None:
+        follower.enter(op.builder.txn, op.path)
+
+
+def unfollow(op: Op) -> None:
+    """Tell them that it no longer does."""
+    if follower is not None:
+        follower.leave(op.builder.txn, op.path)
+
+
 def pause(outer: Scope | None) -> Scope | None:
     """Make *outer* the current scope, and leave those open that are within it; returns the one that was current."""
     inner = outermost = CURRENT.get()

@@ -5,6 +5,7 @@ import sys
 import threading
 from contextlib import ExitStack
 
+import httpx
 import pytest
 from opentelemetry import context, propagate, trace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -13,7 +14,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 import optree
+from optree._capture import instrument, uninstrument
 from optree._ids import span_id
+from tests.capture.provider import Provider, Reply
 from tests.otel import mirroring
 from tests.otel.mirroring import environ, trace_of
 
@@ -186,3 +189,54 @@ def test_without_a_mirror_children_are_told_the_same(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], env=environ(tmp_path), capture_output=True, text=True, check=True)
     assert "True\n" == done.stdout
+
+
+@pytest.fixture
+def provider():
+    """Answers as OpenAI does, by httpx's calls, which are recorded meanwhile."""
+    provider = Provider()
+    provider.says(Reply({"model": "gpt-5", "choices": [{"message": {"role": "assistant", "content": "It rains"}}]}))
+    instrument(("httpx",))
+    yield provider
+    uninstrument()
+    provider.close()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("is_awaited", [False, True])
+def test_in_what_sends_a_captured_call(mirrored, jaeger, tracer, provider, is_awaited, fails):
+    """What traces an HTTP client stands below the op of the call that is sent: its span has the op's as parent, also where it fails."""
+    mirrored()
+
+    class Sent(httpx.HTTPTransport):
+        def handle_request(self, request):
+            with tracer.start_as_current_span("POST"):
+                if fails:
+                    raise httpx.ConnectError("refused", request=request)
+                return super().handle_request(request)
+
+    class SentLater(httpx.AsyncHTTPTransport):
+        async def handle_async_request(self, request):
+            with tracer.start_as_current_span("POST"):
+                if fails:
+                    raise httpx.ConnectError("refused", request=request)
+                return await super().handle_async_request(request)
+
+    asked = {"model": "gpt-5", "messages": [{"role": "user", "content": "Weather?"}]}
+
+    async def ask_later():
+        async with httpx.AsyncClient(transport=SentLater()) as client:
+            await client.post(f"{provider.url}/v1/chat/completions", json=asked)
+
+    def ask():
+        with httpx.Client(transport=Sent()) as client:
+            client.post(f"{provider.url}/v1/chat/completions", json=asked)
+
+    with optree.session("lead") as session, optree.turn() as turn:
+        outside = here()
+        with pytest.raises(httpx.ConnectError) if fails else contextlib.nullcontext():
+            asyncio.run(ask_later()) if is_awaited else ask()
+        assert outside == here()
+    [op] = turn.node.ops
+    spans = by_name(jaeger, trace_of(session.txn), 4)
+    assert (span_id(op.op_id), "llm") == (spans["POST"].parent_id, op.kind)

@@ -100,6 +100,11 @@ class Exchange:
         """The op that it is an attempt of."""
         return self._call.op
 
+    @property
+    def is_own(self) -> bool:
+        """True if that op was begun for it: there is no block of the program's around it."""
+        return self._call.is_own
+
     def __del__(self) -> None:
         if not self._is_over:
             self.ended(GeneratorExit())

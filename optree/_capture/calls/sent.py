@@ -6,10 +6,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from typing import Any
 
 from optree._capture.calls.exchange import Exchange
+from optree._tracing import context
 
 
 class SentRequest:
-    """A request to a model, while it is sent: a `Watch`, but for what is returned."""
+    """A request to a model, while it is sent: a `Watch`. Its op's span is OpenTelemetry's current one for as long."""
 
     __slots__ = ("exchange", "given")
 
@@ -19,10 +20,19 @@ class SentRequest:
         """Called in place of sending it, if it is there."""
 
     def begin(self) -> None:
-        """Do nothing: the exchange has begun already."""
+        """Note that it is about to be sent: the exchange has begun already."""
+        if self.exchange.is_own:
+            context.follow(self.exchange.op)
+
+    def returned(self, _value: Any, /) -> None:
+        """Note that it was sent."""
+        if self.exchange.is_own:
+            context.unfollow(self.exchange.op)
 
     def raised(self, error: BaseException) -> None:
         """End it: no answer came."""
+        if self.exchange.is_own:
+            context.unfollow(self.exchange.op)
         self.exchange.raised(error)
 
 

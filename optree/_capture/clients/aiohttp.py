@@ -185,6 +185,7 @@ class _ClientSending(SentRequest):
     @guarded
     def returned(self, response: Any) -> None:
         """Take the answer, and each piece of its body as the program reads it."""
+        super().returned(response)
         headers, exchange, reader, noted = response.raw_headers, self.exchange, response.content, self._noted
         if self._unpacks:
             headers = [(name, value) for name, value in headers if name.lower() != b"content-encoding" or not _is_unpacked(value)]

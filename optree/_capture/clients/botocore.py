@@ -169,6 +169,7 @@ class _Calling(SentRequest):
     @guarded
     def returned(self, answer: Any) -> None:
         """Take the answer, or what the program reads of it."""
+        super().returned(answer)
         exchange = self.exchange
         told: dict[str, Any] = answer.get("ResponseMetadata") or {}
         status: int = told.get("HTTPStatusCode") or HTTPStatus.OK

@@ -113,6 +113,7 @@ class _Sending(SentRequest):
 
     def begin(self) -> None:
         """Note that the request, and its body, are being sent."""
+        super().begin()
         request, body = self._sent
         _sending[request] = _sending[body] = ref(self)
 
@@ -130,6 +131,7 @@ class _Sending(SentRequest):
     def returned(self, response: Any) -> None:
         """Record the answer: its body, or each piece of it as the program reads it."""
         self._forget()
+        super().returned(response)
         content = getattr(response, "_content", None)
         self.exchange.responded(response.status_code, response.headers.raw, content)
         if content is None:

@@ -317,9 +317,6 @@ class _SentEvent(SentRequest):
         self._socket.not_sent(self._response)
         super().raised(error)
 
-    def returned(self, value: object) -> None:
-        """Take that it was sent: what comes of it is received."""
-
 
 class _RefusedEvent:
     """An event that asks for no response, in place of which a stand-in is handed the error that it got."""

@@ -47,6 +47,7 @@ class _TransportSending(SentRequest):
     @guarded
     def returned(self, response: Any) -> None:
         """Record the answer, and each piece of its body as DSPy reads it."""
+        super().returned(response)
         headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
         self.exchange.responded(response.status, headers, None)
         response._chunks = Noted(response._chunks, self.exchange)  # noqa: SLF001 - all that is read is read from there
