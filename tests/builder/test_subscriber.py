@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from optree import SessionTreeBuilder
+from optree import SessionTreeBuilder, walk_ops
 from optree import _records as r
 from optree._builder import Stream
 from optree._builder.subscriber import QUEUE_RECORDS, Subscriber
@@ -117,6 +117,24 @@ def test_live_updates():
         ("OpEnd", "1.1.1.1.1.1"),
     ] == paths
     assert root.node.turns[0].ops[0].child_session.turns[0].ops[0].child_session is builder.node
+
+
+def test_a_tree_for_each_run():
+    """Who keeps the trees of several runs has each as it grows, and is told which has changed (S4-41)."""
+    trees, changed = {}, []
+
+    def keep(builder):
+        subscription = RecordSubscription(builder, lambda _record: changed.append(builder.txn), earlier=lambda _records: None)
+        trees[builder.txn] = subscription.tree
+        return subscription
+
+    first, second = (SessionTreeBuilder(agent, stream=Stream([])) for agent in "ab")
+    subscriptions = [keep(first), keep(second)]
+    second.begin_op("tool", "x")
+    for subscription in subscriptions:
+        assert subscription.close(LONG)
+    assert {second.txn} == set(changed)
+    assert {first.txn: [], second.txn: ["x"]} == {txn: [op.name for _, _, op in walk_ops(tree)] for txn, tree in trees.items()}
 
 
 def test_what_comes_while_the_earlier_records_are_refused():

@@ -106,6 +106,23 @@ def test_sessions_are_saved_by_one_call():
     assert {"_store/saving.py", "_store/files/system.py"} == found
 
 
+def test_a_session_has_one_tracker():
+    """Nodes are made by `apply`, and of the original ai-agent's files; their begins by the builder, and for one that is joined (S4-143)."""
+    nodes = makers({"SessionNode", "TurnNode", "OperationNode"}, "_tree", "_builder", "_store", "_tracing", "_capture")
+    assert {"_tree/apply.py", "_store/reading/ai_agent/reading.py"} == nodes
+    begins = makers({"SessionBegin", "TurnBegin", "OpBegin"}, "_builder", "_store", "_tracing", "_capture")
+    assert {"_builder/session_tree.py", "_builder/unrecorded.py", "_tracing/joined.py"} == begins
+
+
+def makers(kinds, *folders):
+    """Return the modules in some folders of the package that make something of *kinds*."""
+    files = {
+        path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text()) for name in folders for path in (PACKAGE / name).rglob("*.py")
+    }
+    calls = {name: [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)] for name, tree in files.items()}
+    return {name for name, made in calls.items() if kinds & {getattr(func, "attr", getattr(func, "id", "")) for func in made}}
+
+
 def removals(source):
     """Return the calls of a module that remove a file otherwise than by `optree._syscalls` or the store's `OS`, as they stand."""
     seams = {"calls", "self", "system", "REAL", "self._os", "options.system"}

@@ -144,7 +144,7 @@ def test_an_input_that_raises_at_a_prompt(line, provider):
 
 @pytest.mark.captured("openai", "chat", "streamed", "killed", added="one line", checks=("calls", "answers"))
 def test_a_kill_keeps_what_was_streamed(line, provider):
-    """What a stream has brought before a kill is in the journal, as a partial answer."""
+    """What a stream has brought before a kill is in the journal, as a partial answer (S2-85)."""
     provider.says(Reply(*CHAT_EVENTS.pieces[:2], b"", kind=CHAT_EVENTS.kind, short=1))
     process = line.start(sys.executable, "streaming.py", provider.url)
     assert ["It  True\n", "rains True\n"] == [process.stdout.readline() for _ in range(2)]

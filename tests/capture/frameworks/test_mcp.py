@@ -191,7 +191,7 @@ def sessions_of(line):
 @pytest.mark.captured("mcp", "ClientSession, by stdio, SSE and HTTP", "tools", "sub-agents", "at once", added="one line", checks="agents")
 @pytest.mark.parametrize("transport", ["stdio", "sse", "http"])
 def test_what_a_server_does_joins_the_session(line, transport):
-    """Sub-agents and tools behind a server are in the op that called it, by each transport, also calls at once (S4-49, S4-141)."""
+    """Sub-agents and tools behind a server are in the op that called it, by each transport, also calls at once (S2-84, S4-49, S4-141)."""
     assert "TIDES\n" == line("run", "--", sys.executable, "agent.py", transport).stdout
     [session] = sessions_of(line)
     ops = [(op.kind, op.name, op.status) for op in session.turns[0].ops]
