@@ -54,7 +54,9 @@ _LAST = typer.Argument(
 TxnOrLast = Annotated[str, _LAST]
 TxnOrNone = Annotated[str | None, _LAST]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print a line for each request and response on stderr.")]
-TraceLlm = Annotated[bool, typer.Option("--trace-llm", help="Print the payloads of LLM ops, capped and without credentials.")]
+TraceLlm = Annotated[
+    bool, typer.Option("--trace-llm", help="Print the payloads of LLM ops, with HTTP's details of captured calls; capped, no credentials.")
+]
 TraceTools = Annotated[bool, typer.Option("--trace-tools", help="Print the payloads of tool ops, capped and without credentials.")]
 WholeRun = Annotated[bool, typer.Option("--run", help="All root sessions that the program recorded in that run.")]
 

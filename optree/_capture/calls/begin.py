@@ -28,7 +28,10 @@ from optree.errors import BudgetExceeded
 def begin(method: str, host: str, path: str, body: bytes) -> Exchange | None:
     """Take a request that is about to be sent; None if it asks no model."""
     try:
-        return begin_asked(read(host, path, body) if method == "POST" and is_wanted() else None)
+        exchange = begin_asked(read(host, path, body) if method == "POST" and is_wanted() else None)
+        if exchange is not None:
+            exchange.traces(f"POST {path}, {len(body):,} bytes")
+        return exchange  # noqa: TRY300 - what is above raises
     except Exception as error:  # noqa: BLE001 - the request is sent, recorded or not
         fault(error)
     return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import atexit
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from http import HTTPStatus
 from threading import RLock
@@ -20,6 +20,7 @@ from weakref import WeakMethod, ref
 from optree._background import Job, Worker
 from optree._builder import Op
 from optree._capture.calls.bodies import JSON, MOST_BYTES, Body, loads
+from optree._capture.calls.http_trace import Headers, HttpTrace, limits_in, phrase_of
 from optree._capture.calls.observed import AnswerOverWire, ClientCall, JoinedAnswer, ObservedCall, ended_by
 from optree._capture.calls.program import PROGRAM
 from optree._capture.calls.refusals import STATUS_CODE, Refusal, failure_in, refusal_as_text, refusal_in, refusal_of
@@ -30,6 +31,7 @@ from optree._tracing.controls import before_flush
 from optree._tracing.failures import class_of_error, class_of_status, status_of, was_not_sent
 from optree._tracing.faults import fault, guarded
 from optree._tracing.results import name_model
+from optree._tracing.runtime import RUNTIME
 from optree._tracing.spending import is_changing
 from optree._values import is_list, is_object
 
@@ -78,6 +80,9 @@ class Exchange:
     """What the body ended by, if who reads it just now is to end it."""
     _op_ends = False
     """True if its op is about to end with the turn or session around it."""
+    _headers: Headers = ()
+    _trace: HttpTrace | None = None
+    """Takes the details of HTTP, where calls are traced."""
     _client: ref[ClientCall] | None = None
     """What it is sent by: another thread may end it."""
 
@@ -114,6 +119,12 @@ class Exchange:
         return self._call.op.builder.core.unread
 
     @guarded
+    def traces(self, sent: str) -> None:
+        """Record details of HTTP from here on, if calls are traced, the line of what is *sent* first."""
+        if RUNTIME.config.trace_llm and not self._call.is_inherited:
+            self._trace = HttpTrace(self.op, sent)
+
+    @guarded
     def asks(self, asked: Asked) -> None:
         """Take what is asked where more is known of it than when it was sent."""
         call = self._call
@@ -146,16 +157,17 @@ class Exchange:
             self._call.op.log(f"{attempts} attempt{'s' * (attempts != 1)} before failed", "WRN")
 
     @guarded
-    def responded(self, status: int, headers: Iterable[tuple[bytes, bytes]], content: bytes | None) -> None:
+    def responded(self, status: int, headers: Headers, content: bytes | None) -> None:
         """Take an answer's head, and its *content*, if that is there already; else each piece of it is noted as it comes."""
         call, body = self._call, None
         if call.is_inherited:
             return
-        self._status = status
+        self._status, self._headers = status, headers
         told = {name: value.decode("latin-1") for key, value in headers if (name := key.lower()) in _HEADERS}
         self._kind = kind = told.get(b"content-type", "")
-        if status < _REDIRECTED:  # first: an interrupt may come behind it
-            call.is_answered = True
+        call.is_answered |= status < _REDIRECTED  # first: an interrupt may come behind it
+        if self._trace is not None:
+            self._trace.head(status, headers)
         if content is None or (answer := self._document(content)) is None:
             body = Body(kind if status < _REDIRECTED else "", "" if content is not None else told.get(b"content-encoding", ""))
             self._body = body
@@ -330,6 +342,8 @@ class Exchange:
 
     def _taken(self, value: Any, body: Body | None) -> None:
         is_stream = body is not None and body.is_stream
+        if is_stream and self._trace is not None:
+            self._trace.event(value)
         if (refusal := refusal_in(value, is_refused=self._status >= _REDIRECTED)) is not None:
             self._refusal = refusal
             if self._status < _REDIRECTED and not is_stream:
@@ -389,6 +403,8 @@ class Exchange:
     def _finish(self, error: BaseException | None) -> None:
         """Read what was noted last, and end what that ends."""
         self._read(self._noted, last=True)
+        if self._trace is not None and self._status:
+            self._trace.over(self._noted)
         call, body = self._call, self._body
         refusal = self._refusal
         if error is None and body is None and refusal is None and self._status < _REDIRECTED:  # it came whole, and is an answer
@@ -429,7 +445,7 @@ class Exchange:
             about = None if refusal is None else refusal.told
             call.fails(class_of_status(told, said, about) if told else class_of_error(error), refusal)
         is_free = told >= _REDIRECTED or was_not_sent(error)
-        call.attempt_failed(self._number, said, (monotonic() - self._began) * 1e3, is_free=is_free)
+        call.attempt_failed(self._number, said, (monotonic() - self._began) * 1e3, limits_in(self._headers), is_free=is_free)
         client = None if self._client is None else self._client()
         if is_last and (client is None or client.call is not call):  # else it may try again
             call.end_op("failed", said)
@@ -473,15 +489,6 @@ def _is_last(event: dict[str, Any]) -> bool:
     if event.get("type") in _LAST or event.get("done") is True:
         return True
     return is_object(told := event.get("metadata")) and is_object(told.get("usage"))  # Bedrock's
-
-
-def phrase_of(status: int) -> str:
-    """Return what an HTTP status means; an empty text for one that is not the standard's, as 529."""
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError as error:
-        pass_on(error)
-        return ""
 
 
 _DRAIN: Final = Job(_WORKER, _drain, lambda error: fault(error) if isinstance(error, Exception) else None)

@@ -129,12 +129,13 @@ class ObservedCall:
     def _why(self) -> dict[str, Any]:
         return error_attributes(self.failure) | self.provider_error
 
-    def attempt_failed(self, number: int, why: str, latency: float, *, is_free: bool) -> None:
-        """Record that the attempt of this *number* brought no answer; one *is free* that the provider refused."""
+    def attempt_failed(self, number: int, why: str, latency: float, headers: dict[str, str], *, is_free: bool) -> None:
+        """Record that the attempt of this *number* brought no answer; one *is free* that the provider refused, which told *headers*."""
         is_last = number == self.attempts
         self.is_under_way = self.is_under_way and not is_last
         details = {name: value for name, value in self._why.items() if name != ERROR_BODY}
-        self.op.log(f"attempt {number} failed: {why}", "WRN", details=(is_last and details) or None)
+        details = (details if is_last else {}) | ({"headers": headers} if headers else {})
+        self.op.log(f"attempt {number} failed: {why}", "WRN", details=details or None)
         self.op.account(status="failed", latency=latency, cost_usd=0.0 if is_free else None)
         entry = next(iter(self.op.bare.accounting[-1:]), None)
         if is_last:

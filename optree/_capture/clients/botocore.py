@@ -24,7 +24,7 @@ from optree._capture.replay import ACTIVE
 from optree._capture.replay.answering import NO_ANSWER, StoredReply, bedrock_events
 from optree._interrupts import pass_on
 from optree._tracing.faults import guarded
-from optree._values import decode, encode, is_list, is_object
+from optree._values import decode, encode, is_list, is_object, text
 
 _CONVERSE: Final = frozenset({"Converse", "ConverseStream"})
 _INVOKE: Final = frozenset({"InvokeModel", "InvokeModelWithResponseStream"})
@@ -143,7 +143,10 @@ def _begun(made_by: Any, operation: str, given: Any) -> Exchange | None:
     messages: list[Any] = sent if is_list(sent) else [{"role": "user", "content": sent}]
     host = urlsplit(str(made_by.meta.endpoint_url)).hostname or ""
     provider = "bedrock" if any(host == name or host.endswith(f".{name}") for name in _SERVED) else "bedrock-compatible"
-    return begin_asked(Asked(provider, named, messages, told, host))
+    exchange = begin_asked(Asked(provider, named, messages, told, host))
+    if exchange is not None:
+        exchange.traces(f"{operation} of {model}")
+    return exchange
 
 
 def _body_of(body: Any) -> dict[str, Any] | None:
@@ -155,6 +158,15 @@ def _body_of(body: Any) -> dict[str, Any] | None:
         pass_on(error)
         return None
     return found if is_object(found) else None
+
+
+def _headers_of(told: dict[str, Any]) -> list[tuple[bytes, bytes]]:
+    """Return an answer's headers, but for those of what botocore has read already."""
+    headers = headers if is_object(headers := told.get("HTTPHeaders")) else {}
+    found = [(name, text(value)) for name, value in headers.items() if not name.lower().startswith("content-")]
+    if isinstance(named := told.get("RequestId"), str):
+        found.append(("x-amzn-requestid", named))
+    return [(name.encode(), value.encode()) for name, value in found]
 
 
 class _Calling(SentRequest):
@@ -173,7 +185,7 @@ class _Calling(SentRequest):
         exchange = self.exchange
         told: dict[str, Any] = answer.get("ResponseMetadata") or {}
         status: int = told.get("HTTPStatusCode") or HTTPStatus.OK
-        headers = [(b"x-amzn-requestid", named.encode())] if isinstance(named := told.get("RequestId"), str) else []
+        headers = _headers_of(told)
         if retried := told.get("RetryAttempts"):
             exchange.retried(retried)
         if self._operation == "Converse":

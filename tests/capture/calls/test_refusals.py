@@ -157,7 +157,8 @@ def test_an_attempt_has_the_code(provider):
     with capture() as recorded, optree.session("agent"), optree.turn(), client:
         client.chat.completions.create(model="m", messages=QUESTION)
     [op] = [op for _, _, op in walk_ops(recorded.tree)]
-    assert [{"error.type": "rate_limit_exceeded", "error.class": "rate_limit"}] == [
+    limits = {"retry-after-ms": "1"}
+    assert [{"error.type": "rate_limit_exceeded", "error.class": "rate_limit", "headers": limits}] == [
         decode(log.details) for log in op.logs if "attempt" in log.message
     ]
     assert ("ok", []) == (op.status, [name for name in op.attributes if name.startswith("error.")])

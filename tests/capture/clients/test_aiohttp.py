@@ -212,6 +212,16 @@ def test_a_packed_answer_that_is_left_packed(provider, recording):
     assert b"It rains" in bytes(only_op(recording).response.payload)
 
 
+def test_what_is_traced(provider, recording):
+    """With `trace_llm` the op has lines of what was asked, of the answer's headers, and of how much came (S4-120)."""
+    optree.configure(trace_llm=True)
+    provider.says(Reply(*CHAT.pieces, headers={"x-request-id": "r-1"}))
+    asked(value, provider.url)
+    sent, head, over = [one for one in only_op(recording).logs if one.severity == "TRC"]
+    assert (True, "r-1") == (sent.message.startswith("POST /v1/chat/completions, "), decode(head.details)["headers"]["x-request-id"])
+    assert over.message.startswith(f"{len(CHAT.pieces[0]):,} bytes in ")
+
+
 def test_a_stream_that_is_closed(provider, recording, hold):
     """A stream that the program closes is cancelled, with what had come."""
     provider.says(Reply(EVENTS_BYTES[:400], EVENTS_BYTES[400:], kind=EVENTS, hold=hold))

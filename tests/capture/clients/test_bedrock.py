@@ -3,6 +3,7 @@
 import base64
 import json
 import threading
+from collections import Counter
 from pathlib import Path
 
 import botocore.session
@@ -264,6 +265,19 @@ def test_a_refusal(provider, recording):
 
 
 @pytest.mark.captured("botocore", "converse", "retries", added="one line", checks=("calls", "tokens"))
+def test_what_is_traced(provider, recording):
+    """With `trace_llm` the op has lines of what was asked, of the answer's headers, and of the events of its stream (S4-120)."""
+    optree.configure(trace_llm=True)
+    provider.says(streamed(*EVENTS, headers={"x-amzn-requestid": "r-1"}))
+    converse_stream(provider.url)
+    op = only_op(recording)
+    asked, head, over = [one for one in op.logs if one.severity == "TRC"]
+    assert (f"ConverseStream of {MODEL}", "r-1") == (asked.message, decode(head.details)["headers"]["x-amzn-requestid"])
+    kinds = Counter(kind for kind, _ in CONVERSED)
+    assert f"stream of {len(CONVERSED)} events" == over.message.partition(", ")[0]
+    assert [] == [kind for kind, count in kinds.items() if f"{count} {kind}" not in over.message]
+
+
 def test_attempts_are_one_op(provider, recording):
     """What botocore sends again after a refusal is one op, which says how often that was."""
     provider.says(Reply({"message": "wait"}, status=503), Reply(CONVERSE))

@@ -1,0 +1,111 @@
+"""With `trace_llm` an llm op has HTTP's details as lines of the severity TRC; a refusal's limits are told always."""
+
+import re
+
+import httpx
+import openai
+import pytest
+
+import optree
+from optree._console import LineOptions, LineRenderer
+from optree._tree import walk_ops
+from optree._tree.unfold import unfold
+from optree._values import decode
+from tests.capture.provider import Reply
+from tests.capture.sdk_calls import CHAT, CHAT_EVENTS, QUESTION, RESPONSE_EVENTS
+
+TOLD = {"x-ratelimit-remaining-requests": "59", "openai-processing-ms": "12", "set-cookie": "__cf_bm=secret"}
+
+
+@pytest.fixture
+def client(provider):
+    """Return a client of OpenAI's that sends nothing again by itself."""
+    with openai.OpenAI(base_url=f"{provider.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def lines_of(recording):
+    """Return the lines of the only op that are traced: direction, text with figures that change as N, details."""
+    [(_, _, op)] = walk_ops(recording.tree)
+    told = [(one.direction, re.sub(r"\d\.\d{3} s", "N s", one.message), one.details) for one in op.logs if one.severity == "TRC"]
+    return [(direction, message, decode(details) if details else None) for direction, message, details in told]
+
+
+def test_a_call(recording, provider, client):
+    """It has what was sent where, the answer's status and headers without cookies, its size, and how long that took (S4-120)."""
+    optree.configure(trace_llm=True)
+    provider.says(Reply(*CHAT.pieces, headers=TOLD))
+    client.chat.completions.create(model="gpt-5", messages=QUESTION)
+    size, [(_, body)] = len(CHAT.pieces[0]), provider.requests
+    sent, head, over = lines_of(recording)
+    assert ("request", f"POST /v1/chat/completions, {len(body):,} bytes", None) == sent
+    assert ("response", "200 OK after N s", None, "59", str(size)) == (
+        *head[:2],
+        head[2]["headers"].get("set-cookie"),
+        head[2]["headers"]["x-ratelimit-remaining-requests"],
+        head[2]["headers"]["content-length"],
+    )
+    assert ("response", f"{size:,} bytes in N s", None) == over
+
+
+@pytest.mark.parametrize(
+    ("reply", "kinds"),
+    [
+        (CHAT_EVENTS, f"{len(CHAT_EVENTS.pieces) - 1} chat.completion.chunk"),
+        (RESPONSE_EVENTS, "response.output_text.delta"),
+    ],
+)
+def test_a_stream(recording, provider, client, reply, kinds):
+    """It has how many events of which types came, how many bytes, and when the first was read (S4-120)."""
+    optree.configure(trace_llm=True)
+    provider.says(reply)
+    ask = client.responses.create if reply is RESPONSE_EVENTS else client.chat.completions.create
+    told = {"input": "Weather?"} if reply is RESPONSE_EVENTS else {"messages": QUESTION}
+    with ask(model="gpt-5", stream=True, **told) as stream:
+        assert list(stream)
+    direction, said, _ = lines_of(recording)[-1]
+    size = sum(map(len, reply.pieces))
+    assert ("response", True) == (direction, f" events, {size:,} bytes in N s, the first read after N s: " in said)
+    assert kinds in said
+
+
+def test_what_is_printed(recording, provider, client):
+    """The lines stand on the console at the op's path, credentials in them replaced (S4-120)."""
+    optree.configure(trace_llm=True)
+    provider.says(Reply(*CHAT.pieces, headers={"x-debug": "Bearer sk-proj-0123456789abcdefghijABCDEFGHIJ"}))
+    client.chat.completions.create(model="gpt-5", messages=QUESTION)
+    renderer = LineRenderer("txn", LineOptions(trace_llm=True))
+    lines = [line for record in unfold(recording.tree) for line in renderer.render(record)]
+    [sent] = [line for line in lines if "POST /v1/chat/completions" in line]
+    [head] = [line for line in lines if "200 OK" in line]
+    assert ("[path:1.1]", True) == (sent.split()[1], "[TRC] → llm openai-compatible:gpt-5: POST" in sent)
+    assert ([], 1) == ([line for line in lines if "sk-proj" in line], head.count("x-debug"))
+
+
+def test_by_default_nothing_is_traced(recording, provider, client):
+    """Without the setting no line of that severity is recorded, and no header."""
+    provider.says(Reply(*CHAT.pieces, headers=TOLD))
+    client.chat.completions.create(model="gpt-5", messages=QUESTION)
+    assert [] == lines_of(recording)
+    assert b"ratelimit" not in repr(recording.tree).encode()
+
+
+def test_a_call_that_nobody_answers(recording):
+    """What found no server has the line of what was sent alone."""
+    optree.configure(trace_llm=True)
+    with pytest.raises(httpx.ConnectError):
+        httpx.post("http://127.0.0.1:9/v1/chat/completions", json={"model": "gpt-5", "messages": QUESTION})
+    assert ["request"] == [direction for direction, _, _ in lines_of(recording)]
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_the_limits_of_a_refusal(recording, provider, client, traced):
+    """When more may be asked, and how much, is in the details of the warning of an attempt that was refused."""
+    optree.configure(trace_llm=traced)
+    limits = {"retry-after": "20", "x-ratelimit-remaining-tokens": "0", "anthropic-ratelimit-requests-reset": "2026-01-01T00:00:00Z"}
+    provider.says(Reply({"error": {"message": "slow down"}}, status=429, headers={**limits, "openai-processing-ms": "12"}))
+    with pytest.raises(openai.RateLimitError):
+        client.chat.completions.create(model="gpt-5", messages=QUESTION)
+    [(_, _, op)] = walk_ops(recording.tree)
+    [warning] = [one for one in op.logs if one.severity == "WRN"]
+    assert (limits, "rate_limit") == (decode(warning.details)["headers"], decode(warning.details)["error.class"])
