@@ -42,6 +42,8 @@ _TYPE = re.compile(r"(?:[a-z_]\w*\.)*[A-Z]\w*(?=:|$)")
 _PARAMETERS = {name: key for key, (name, _) in reversed(names.REQUEST.items())}
 _CONTENT = ("error.body", "error.body.type", "response.tool_calls")
 """The attributes of an op that are content: all that a provider said of its failure, and function calls of an answer that broke off."""
+_OF_STREAM = ("stream.chunks", "stream.timeline")
+"""What an op has of its stream's pieces, which no backend shows."""
 _INPUT = (names.INPUT_MESSAGES, names.TOOL_ARGUMENTS)
 _OUTPUT = (names.OUTPUT_MESSAGES, names.TOOL_RESULT)
 
@@ -236,6 +238,8 @@ def _of_reasoning(reasoning: Reasoning) -> list[Attribute]:
 def _llm(op: OperationNode, scope: SpanScope, own: dict[str, Any], attributes: list[Attribute]) -> str:
     request = llm.request_of(op)
     call = llm.called(op, own, request)
+    for name in _OF_STREAM:
+        own.pop(name, None)
     attributes += call.attributes
     if own:
         attributes += server(own)

@@ -1,4 +1,4 @@
-"""The conventions' two metrics of model calls: tokens and durations, as cumulative histograms.
+"""The conventions' metrics of model calls: tokens, durations and times to the first chunk, as cumulative histograms.
 
 Names, units and boundaries: semantic-conventions-genai, docs/gen-ai/gen-ai-metrics.md. The bytes are those that the stock encoder
 writes for the same points.
@@ -43,6 +43,7 @@ class MetricInstrument(msgspec.Struct, frozen=True):
 
 TOKENS: Final = MetricInstrument(names.TOKEN_USAGE, "Number of input and output tokens used.", "{token}", TOKEN_BOUNDS)
 DURATION: Final = MetricInstrument(names.OPERATION_DURATION, "GenAI operation duration.", "s", DURATION_BOUNDS)
+FIRST_CHUNK: Final = MetricInstrument(names.TIME_TO_FIRST_CHUNK, "Time to receive the first chunk.", "s", DURATION_BOUNDS)
 
 
 class Point(msgspec.Struct):
@@ -100,13 +101,15 @@ class Meter:
         """Count an ended model call for a service; other ops are passed over. Call it once an op."""
         if op.kind != "llm" or op.ended_at is None:
             return
-        about, error = _about(op)
+        about, error, first = _about(op)
         service = str(redact(service))  # two that look the same are one: a resource has one series of figures
         duration = max(0.0, op.ended_at - op.started_at) / 1e3
         usage = dict(llm.usage(op.accounting))
         with self._lock:
             self._recorded += 1
             self._add(service, DURATION, (*about, *error), duration)
+            if first is not None:
+                self._add(service, FIRST_CHUNK, tuple(about), first)
             for kind, name in (("input", names.INPUT_TOKENS), ("output", names.OUTPUT_TOKENS)):
                 if name in usage:
                     self._add(service, TOKENS, (*about, (names.TOKEN_TYPE, kind)), usage[name])
@@ -141,18 +144,18 @@ class Meter:
         return {service: [encode_metric(kind, points) for kind, points in held.items()] for service, held in by_service.items()}
 
 
-def _about(op: OperationNode) -> tuple[list[Attribute], list[Attribute]]:
-    """Return what a call is counted under, and the class of its error."""
+def _about(op: OperationNode) -> tuple[list[Attribute], list[Attribute], float | None]:
+    """Return what a call is counted under, the class of its error, and after how many seconds the first chunk of its stream came."""
     request, own = llm.request_of(op), op.attributes
     call = llm.called(op, own, request)
     about: list[Attribute] = [(names.OPERATION, call.operation), (names.PROVIDER, call.provider)]
     if call.model is not None:
         about.append((names.REQUEST_MODEL, call.model))
-    answered = dict(llm.answered(op, own)).get(names.RESPONSE_MODEL)
-    if answered is not None:
-        about.append((names.RESPONSE_MODEL, answered))
+    answered = dict(llm.answered(op, own))
+    if (model := answered.get(names.RESPONSE_MODEL)) is not None:
+        about.append((names.RESPONSE_MODEL, model))
     error = [pair for pair in outcome(op).attributes if pair[0] == names.ERROR_TYPE]
-    return _hidden(about), _hidden(error)
+    return _hidden(about), _hidden(error), answered.get(names.FIRST_CHUNK)
 
 
 def _hidden(attributes: list[Attribute]) -> list[Attribute]:

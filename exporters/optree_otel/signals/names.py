@@ -87,6 +87,7 @@ SERVER_ADDRESS: Final = "server.address"
 SERVER_PORT: Final = "server.port"
 TOKEN_USAGE: Final = "gen_ai.client.token.usage"  # noqa: S105 - a metric
 OPERATION_DURATION: Final = "gen_ai.client.operation.duration"
+TIME_TO_FIRST_CHUNK: Final = "gen_ai.client.operation.time_to_first_chunk"
 
 NEWER: Final = {
     "gen_ai.usage.cache_write.input_tokens": "semantic-conventions-genai, pull request 440 (renamed from cache_creation)",

@@ -30,7 +30,7 @@ def begin(method: str, host: str, path: str, body: bytes) -> Exchange | None:
     try:
         exchange = begin_asked(read(host, path, body) if method == "POST" and is_wanted() else None)
         if exchange is not None:
-            exchange.traces(f"POST {path}, {len(body):,} bytes")
+            exchange.sends(f"POST {path}, {len(body):,} bytes")
         return exchange  # noqa: TRY300 - what is above raises
     except Exception as error:  # noqa: BLE001 - the request is sent, recorded or not
         fault(error)

@@ -20,7 +20,7 @@ from weakref import WeakMethod, ref
 from optree._background import Job, Worker
 from optree._builder import Op
 from optree._capture.calls.bodies import JSON, MOST_BYTES, Body, loads
-from optree._capture.calls.http_trace import Headers, HttpTrace, limits_in, phrase_of
+from optree._capture.calls.details import Details, Headers, phrase_of
 from optree._capture.calls.observed import AnswerOverWire, ClientCall, JoinedAnswer, ObservedCall, ended_by
 from optree._capture.calls.program import PROGRAM
 from optree._capture.calls.refusals import STATUS_CODE, Refusal, failure_in, refusal_as_text, refusal_in, refusal_of
@@ -31,14 +31,11 @@ from optree._tracing.controls import before_flush
 from optree._tracing.failures import class_of_error, class_of_status, status_of, was_not_sent
 from optree._tracing.faults import fault, guarded
 from optree._tracing.results import name_model
-from optree._tracing.runtime import RUNTIME
 from optree._tracing.spending import is_changing
 from optree._values import is_list, is_object
 
 _REDIRECTED: Final = int(HTTPStatus.MULTIPLE_CHOICES)
 """The least status of those that bring no answer."""
-FIRST_CHUNK: Final = "time_to_first_chunk"
-"""The attribute of an op that says after how many seconds the first piece of its answer came."""
 _DRAIN_SECONDS: Final = 0.004
 _MOST_SECONDS: Final = 2.0
 """For how long the end of an answer waits for a thread that reads it; then that one ends it."""
@@ -66,6 +63,8 @@ class Exchange:
     """True once no more of it is recorded, and until its begin is."""
     _asked = _is_advancing = False
     _status = _number = _noted = _read_to = 0
+    _came = 0.0
+    """The monotonic time at which the first of the pieces came that are read next."""
     _kind = ""
     """The answer's content type."""
     _lock: RLock | None = None
@@ -80,9 +79,6 @@ class Exchange:
     """What the body ended by, if who reads it just now is to end it."""
     _op_ends = False
     """True if its op is about to end with the turn or session around it."""
-    _headers: Headers = ()
-    _trace: HttpTrace | None = None
-    """Takes the details of HTTP, where calls are traced."""
     _client: ref[ClientCall] | None = None
     """What it is sent by: another thread may end it."""
 
@@ -90,7 +86,8 @@ class Exchange:
         self._call = call
         self.sent = sent
         """The members of the request but for the messages."""
-        self._began = monotonic()
+        self._began = began = monotonic()
+        self._details = Details(call.op, began)
         self._chunks: deque[tuple[int, bytes]] = deque()
         """Pieces of the body that wait, each with the number of bytes ahead of it."""
         self._result = AnswerOverWire(call.op, call.model) if call.is_own else JoinedAnswer(call.op)
@@ -119,10 +116,10 @@ class Exchange:
         return self._call.op.builder.core.unread
 
     @guarded
-    def traces(self, sent: str) -> None:
-        """Record details of HTTP from here on, if calls are traced, the line of what is *sent* first."""
-        if RUNTIME.config.trace_llm and not self._call.is_inherited:
-            self._trace = HttpTrace(self.op, sent)
+    def sends(self, line: str) -> None:
+        """Take a *line* of what is sent over HTTP, for a call that is traced."""
+        if not self._call.is_inherited:
+            self._details.sends(line)
 
     @guarded
     def asks(self, asked: Asked) -> None:
@@ -141,9 +138,9 @@ class Exchange:
     @guarded
     def answers(self) -> None:
         """Take that the first piece of an answer has come; how long that took is an attribute of the op."""
-        call = self._call
-        if not call.is_inherited and FIRST_CHUNK not in call.op.bare.attributes:
-            call.op.builder.set_op(call.op, **{FIRST_CHUNK: monotonic() - self._began})
+        if not self._call.is_inherited:
+            self._details.begins(monotonic())
+            self._details.keep()
 
     @guarded
     def raised(self, error: BaseException) -> None:
@@ -162,12 +159,11 @@ class Exchange:
         call, body = self._call, None
         if call.is_inherited:
             return
-        self._status, self._headers = status, headers
+        self._status = status
+        self._details.head(status, headers)
         told = {name: value.decode("latin-1") for key, value in headers if (name := key.lower()) in _HEADERS}
         self._kind = kind = told.get(b"content-type", "")
         call.is_answered |= status < _REDIRECTED  # first: an interrupt may come behind it
-        if self._trace is not None:
-            self._trace.head(status, headers)
         if content is None or (answer := self._document(content)) is None:
             body = Body(kind if status < _REDIRECTED else "", "" if content is not None else told.get(b"content-encoding", ""))
             self._body = body
@@ -208,7 +204,7 @@ class Exchange:
         self._chunks.append((at, piece))
         self._noted = at + len(piece)
         if not self._asked:
-            self._asked = True
+            self._asked, self._came = True, monotonic()
             _reading.append(self)
             _DRAIN.ask(_DRAIN_SECONDS)
         elif at > self._limit:
@@ -285,6 +281,7 @@ class Exchange:
                 self._ending = None  # an exception refers to much
                 return True
             self._read(self._noted)
+            self._details.keep()
             if self._body is not None and self._body.is_over:
                 self._end(None)  # some programs neither read to the end nor close
             elif self._op_ends:
@@ -329,6 +326,8 @@ class Exchange:
                 start = at
             pieces.append(piece)
             end = at + len(piece)
+        if body.is_stream:
+            self._details.reads(self._came, end)
         self._read_to, self._limit = end, end + (_MOST_WAITING if body.is_stream else MOST_BYTES)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
@@ -342,8 +341,8 @@ class Exchange:
 
     def _taken(self, value: Any, body: Body | None) -> None:
         is_stream = body is not None and body.is_stream
-        if is_stream and self._trace is not None:
-            self._trace.event(value)
+        if is_stream:
+            self._details.event(value, self._came)
         if (refusal := refusal_in(value, is_refused=self._status >= _REDIRECTED)) is not None:
             self._refusal = refusal
             if self._status < _REDIRECTED and not is_stream:
@@ -403,8 +402,7 @@ class Exchange:
     def _finish(self, error: BaseException | None) -> None:
         """Read what was noted last, and end what that ends."""
         self._read(self._noted, last=True)
-        if self._trace is not None and self._status:
-            self._trace.over(self._noted)
+        self._details.over(self._noted)
         call, body = self._call, self._body
         refusal = self._refusal
         if error is None and body is None and refusal is None and self._status < _REDIRECTED:  # it came whole, and is an answer
@@ -445,7 +443,7 @@ class Exchange:
             about = None if refusal is None else refusal.told
             call.fails(class_of_status(told, said, about) if told else class_of_error(error), refusal)
         is_free = told >= _REDIRECTED or was_not_sent(error)
-        call.attempt_failed(self._number, said, (monotonic() - self._began) * 1e3, limits_in(self._headers), is_free=is_free)
+        call.attempt_failed(self._number, said, (monotonic() - self._began) * 1e3, self._details.limits, is_free=is_free)
         client = None if self._client is None else self._client()
         if is_last and (client is None or client.call is not call):  # else it may try again
             call.end_op("failed", said)

@@ -14,8 +14,8 @@ from types import ModuleType
 from typing import Any, Final
 
 from optree._capture.calls.begin import begin
+from optree._capture.calls.details import phrase_of
 from optree._capture.calls.exchange import Exchange
-from optree._capture.calls.http_trace import phrase_of
 from optree._capture.calls.sent import SentRequest
 from optree._capture.clients.httpx import is_being_sent
 from optree._capture.clients.websockets import aiohttp_connect

@@ -145,7 +145,7 @@ def _begun(made_by: Any, operation: str, given: Any) -> Exchange | None:
     provider = "bedrock" if any(host == name or host.endswith(f".{name}") for name in _SERVED) else "bedrock-compatible"
     exchange = begin_asked(Asked(provider, named, messages, told, host))
     if exchange is not None:
-        exchange.traces(f"{operation} of {model}")
+        exchange.sends(f"{operation} of {model}")
     return exchange
 
 

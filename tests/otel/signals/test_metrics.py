@@ -2,6 +2,7 @@
 
 import threading
 
+import msgspec
 import pytest
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
@@ -16,6 +17,7 @@ from optree_otel.signals import metrics, names
 from optree_otel.signals.metrics import (
     DURATION,
     DURATION_BOUNDS,
+    FIRST_CHUNK,
     TOKEN_BOUNDS,
     TOKENS,
     Meter,
@@ -49,7 +51,7 @@ def points(data: bytes) -> list[tuple[dict, int, float]]:
     ]
 
 
-@pytest.mark.parametrize("instrument", [TOKENS, DURATION])
+@pytest.mark.parametrize("instrument", [TOKENS, DURATION, FIRST_CHUNK])
 @pytest.mark.parametrize("attributes", [{}, {"gen_ai.token.type": "input", "gen_ai.request.model": "m"}])
 def test_a_histogram_has_the_bytes_of_the_stock_sdk(instrument: MetricInstrument, attributes):
     """The same values given to the stock SDK and to ours end as the same request, byte for byte."""
@@ -109,6 +111,19 @@ def test_tokens_and_durations_are_counted_by_service_and_model():
     assert [[(about, 2, 4.0)], [({**about, names.TOKEN_TYPE: "input"}, 2, 150.0), ({**about, names.TOKEN_TYPE: "output"}, 2, 10.0)]] == [
         points(data) for data in found["planner"]
     ]
+
+
+def test_the_time_to_the_first_chunk_is_counted():
+    """In seconds, of calls whose answers were streamed alone."""
+    meter = Meter(start_ns=1)
+    for seconds in (0.5, 0.25, None):
+        node = call()
+        if seconds is not None:
+            node.attributes_json = msgspec.Raw(msgspec.json.encode({"time_to_first_chunk": seconds}))
+        meter.record(node, "x")
+    found = {Metric.FromString(data).name: points(data) for data in meter.encoded(2)["x"]}
+    [(about, count, total)] = found[names.TIME_TO_FIRST_CHUNK]
+    assert (2, 0.75, "m", 3) == (count, total, about[names.REQUEST_MODEL], found[names.OPERATION_DURATION][0][1])
 
 
 def test_it_counts_from_its_start_on():

@@ -61,6 +61,7 @@ def table() -> set[str]:
         "OI_KINDS",
         "TOKEN_USAGE",
         "OPERATION_DURATION",
+        "TIME_TO_FIRST_CHUNK",
         "REASONING",
         "LOG",
         "HEARTBEAT",
@@ -113,6 +114,7 @@ def test_metrics_and_events_have_the_names_of_the_conventions():
     assert (gen_ai_metrics.GEN_AI_CLIENT_TOKEN_USAGE, gen_ai_metrics.GEN_AI_CLIENT_OPERATION_DURATION) == (
         names.TOKEN_USAGE, names.OPERATION_DURATION
     )  # fmt: skip
+    assert gen_ai_metrics.GEN_AI_CLIENT_OPERATION_TIME_TO_FIRST_CHUNK == names.TIME_TO_FIRST_CHUNK
     assert "gen_ai.client.inference.operation.details" == DETAILS
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from optree._capture.calls.begin import begin
-from optree._capture.calls.http_trace import phrase_of
+from optree._capture.calls.details import phrase_of
 from optree._capture.calls.sent import GivenStream, Noted, SentRequest
 from optree._capture.hooks import Hook, IsOn, await_within, run_within
 from optree._capture.replay import ACTIVE

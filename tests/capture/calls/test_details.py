@@ -1,19 +1,24 @@
-"""With `trace_llm` an llm op has HTTP's details as lines of the severity TRC; a refusal's limits are told always."""
+"""What an llm op has beside request and answer: when its stream came, a refusal's limits, and with `trace_llm` HTTP's details."""
 
 import re
+import time
+from itertools import pairwise
 
 import httpx
 import openai
 import pytest
 
 import optree
+from optree._capture.calls.details import Details
 from optree._console import LineOptions, LineRenderer
 from optree._tree import walk_ops
 from optree._tree.unfold import unfold
 from optree._values import decode
-from tests.capture.provider import Reply
-from tests.capture.sdk_calls import CHAT, CHAT_EVENTS, QUESTION, RESPONSE_EVENTS
+from optree.testing import capture
+from tests.capture.provider import EVENTS, Reply, events
+from tests.capture.sdk_calls import CHAT, CHAT_EVENTS, MESSAGE_EVENTS, QUESTION, RESPONSE_EVENTS
 
+CHATTED = [{"choices": [{"delta": {"content": "It "}}]}, {"choices": [{"delta": {}, "finish_reason": "stop"}]}]
 TOLD = {"x-ratelimit-remaining-requests": "59", "openai-processing-ms": "12", "set-cookie": "__cf_bm=secret"}
 
 
@@ -56,7 +61,7 @@ def test_a_call(recording, provider, client):
     ],
 )
 def test_a_stream(recording, provider, client, reply, kinds):
-    """It has how many events of which types came, how many bytes, and when the first was read (S4-120)."""
+    """It has how many events of which types came, how many bytes, and how long that took (S4-120)."""
     optree.configure(trace_llm=True)
     provider.says(reply)
     ask = client.responses.create if reply is RESPONSE_EVENTS else client.chat.completions.create
@@ -65,7 +70,7 @@ def test_a_stream(recording, provider, client, reply, kinds):
         assert list(stream)
     direction, said, _ = lines_of(recording)[-1]
     size = sum(map(len, reply.pieces))
-    assert ("response", True) == (direction, f" events, {size:,} bytes in N s, the first read after N s: " in said)
+    assert ("response", True) == (direction, f" events, {size:,} bytes in N s: " in said)
     assert kinds in said
 
 
@@ -109,3 +114,84 @@ def test_the_limits_of_a_refusal(recording, provider, client, traced):
     [(_, _, op)] = walk_ops(recording.tree)
     [warning] = [one for one in op.logs if one.severity == "WRN"]
     assert (limits, "rate_limit") == (decode(warning.details)["headers"], decode(warning.details)["error.class"])
+
+
+OPENED = [
+    pytest.param("v1/chat/completions", events({"choices": [{"delta": {"role": "assistant", "content": ""}}]}, *CHATTED), id="a role"),
+    pytest.param("v1/chat/completions", events({"choices": [], "prompt_filter_results": []}, *CHATTED), id="azure"),
+    pytest.param("v1/responses", RESPONSE_EVENTS, id="responses"),
+    pytest.param("v1/messages", MESSAGE_EVENTS, id="messages"),
+]
+
+
+@pytest.mark.parametrize(("url", "reply"), OPENED)
+def test_when_the_first_piece_came(recording, provider, url, reply):
+    """How long the first event took that has anything of the answer is an attribute, while the stream goes on; none that only opens it."""
+
+    class Body(httpx.SyncByteStream):
+        def __iter__(self):
+            at = next(at for at, piece in enumerate(reply.pieces) if b"It " in piece)
+            yield b"".join(reply.pieces[:at])
+            yield reply.pieces[at]
+            yield b"".join(reply.pieces[at + 1 :])
+
+    answer = httpx.Response(200, headers={"content-type": EVENTS}, stream=Body())
+    client = httpx.Client(transport=httpx.MockTransport(lambda _request: answer))
+
+    def first():
+        assert optree.flush()
+        [(_, _, op)] = walk_ops(recording.tree)
+        return op.attributes.get("time_to_first_chunk")
+
+    asked = {"model": "m", ("input" if reply is RESPONSE_EVENTS else "messages"): QUESTION, "stream": True}
+    with optree.session("agent"), optree.turn(), client:
+        began = time.monotonic()
+        with client.stream("POST", f"{provider.url}/{url}", json=asked) as response:
+            pieces = response.iter_raw()
+            next(pieces)
+            assert first() is None
+            next(pieces)
+            assert 0 < (came := first()) <= time.monotonic() - began
+            list(pieces)
+    assert came == first()
+
+
+def test_a_program_says_it_itself(recording, provider, client):
+    """What the program records in an op of its own stands."""
+    provider.says(CHAT_EVENTS)
+    with optree.session("agent"), optree.turn(), optree.llm(provider="openai", model="gpt-5", time_to_first_chunk=7.0):
+        list(client.chat.completions.create(model="gpt-5", messages=QUESTION, stream=True))
+    [(_, _, op)] = walk_ops(recording.tree)
+    assert 7.0 == op.attributes["time_to_first_chunk"]
+
+
+def test_when_how_much_had_come(recording, provider, client):
+    """An op has points of its stream: seconds, and bytes that had come by then, the last of which has all."""
+    provider.says(CHAT_EVENTS)
+    list(client.chat.completions.create(model="gpt-5", messages=QUESTION, stream=True))
+    [(_, _, op)] = walk_ops(recording.tree)
+    points = op.attributes["stream.timeline"]
+    assert (sum(map(len, CHAT_EVENTS.pieces)), sorted(points)) == (points[-1][1], points)
+    assert op.attributes["time_to_first_chunk"] <= op.latency / 1e3
+
+
+def test_a_long_stream_has_some_points():
+    """Of many pieces the points are in even distances, and the last is that of the end."""
+    with capture() as recording, optree.session("agent"), optree.turn(), optree.llm() as op:
+        details = Details(op, 0.0)
+        for number in range(1, 10_001):
+            details.reads(float(number), number)
+        details.over(10_000)
+    [(_, _, node)] = walk_ops(recording.tree)
+    points = node.attributes["stream.timeline"]
+    assert 64 <= len(points) <= 129
+    assert {128} == {after[1] - before[1] for before, after in pairwise(points[:-1])}
+    assert 10_000 == points[-1][1]
+
+
+def test_an_answer_that_is_no_stream_has_neither(recording, provider, client):
+    """An answer that comes as one document has no first piece and no points."""
+    provider.says(CHAT)
+    client.chat.completions.create(model="gpt-5", messages=QUESTION)
+    [(_, _, op)] = walk_ops(recording.tree)
+    assert set() == op.attributes.keys() & {"time_to_first_chunk", "stream.timeline"}
