@@ -36,19 +36,24 @@ static PyObject *
 open_kept(PyObject *plain, PyObject *const *args, Py_ssize_t count)
 {
     struct rlimit limit;
-    PyObject *path = NULL;
+    PyObject *name, *path = NULL;
     int flags = count > 1 ? (int)PyLong_AsLong(args[1]) : 0, mode = count == 3 ? (int)PyLong_AsLong(args[2]) : 0600, fd;
     if (count < 2 || count > 3 || PyErr_Occurred() || getrlimit(RLIMIT_NOFILE, &limit) < 0) {
         PyErr_Clear(); /* the Python function says what is wrong */
         return PyObject_Vectorcall(plain, args, (size_t)count, NULL);
     }
-    if (!PyUnicode_FSConverter(args[0], &path)) { /* a path's own function is Python, where a handler may raise */
+    if ((name = PyOS_FSPath(args[0])) == NULL) { /* a path's own function is Python, where a handler may raise */
+        return NULL;
+    }
+    if (!PyUnicode_FSConverter(name, &path)) {
+        Py_DECREF(name);
         return NULL;
     }
     unsigned long half = (limit.rlim_cur > 0 && limit.rlim_cur < MOST_DESCRIPTORS ? (unsigned long)limit.rlim_cur : MOST_DESCRIPTORS) / 2;
     unsigned long wanted = half + opened_before++ % (half > 0 ? half : 1);
     if (PySys_Audit("open", "OOi", args[0], Py_None, flags) < 0) {
         Py_DECREF(path);
+        Py_DECREF(name);
         return NULL;
     }
     int error;
@@ -60,6 +65,11 @@ open_kept(PyObject *plain, PyObject *const *args, Py_ssize_t count)
         Py_END_ALLOW_THREADS
     } while (fd == -1 && error == EINTR && PyErr_CheckSignals() == 0);
     Py_DECREF(path);
+    if (fd == -1 && !PyErr_Occurred()) {
+        errno = error;
+        PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, name); /* as `os.open` names it: people read it */
+    }
+    Py_DECREF(name);
     if (fd == -2) {
         return PyObject_Vectorcall(plain, args, (size_t)count, NULL);
     }
@@ -69,10 +79,6 @@ open_kept(PyObject *plain, PyObject *const *args, Py_ssize_t count)
             close(fd);
         }
         return number;
-    }
-    if (!PyErr_Occurred()) {
-        errno = error;
-        PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, args[0]);
     }
     return NULL;
 }

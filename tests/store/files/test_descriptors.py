@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -50,6 +51,18 @@ def test_what_stays_open_is_in_the_upper_half(tmp_path, plain):
         os.close(fd)
     most = min(1024, os.sysconf("SC_OPEN_MAX"))
     assert all(most // 2 <= fd < most for fd in fds), fds
+
+
+@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize("named", [Path, str, os.fsencode])
+def test_what_cannot_be_opened_is_named_as_os_open_names_it(tmp_path, plain, named):
+    """The error of a file that cannot be opened has its name as text, also where that is a path: people read it."""
+    errors = []
+    for opened in (os.open, calls._open_kept if plain else calls.open_kept):
+        with pytest.raises(FileNotFoundError) as caught:
+            opened(named(str(tmp_path / "missing")), os.O_RDONLY)
+        errors.append((str(caught.value), caught.value.filename))
+    assert errors[0] == errors[1]
 
 
 @pytest.fixture(autouse=True)
