@@ -386,15 +386,20 @@ class OS:
             yield TURN  # until then the others have theirs open
             fd, together = self._created(temporary), False
         try:
-            for piece in pieces:
-                self.write_all(fd, piece)
-            if together:
-                calls.start_sync(fd)
-                yield TURN
-            self.sync(fd)
-        finally:
-            self.close(fd)
-        self.rename(temporary, path)
+            try:
+                for piece in pieces:
+                    self.write_all(fd, piece)
+                if together:
+                    calls.start_sync(fd)
+                    yield TURN
+                self.sync(fd)
+            finally:
+                self.close(fd)
+            self.rename(temporary, path)
+        except BaseException:
+            with suppress(OSError):
+                self.unlink(temporary)  # on a full disk it takes the room that is left
+            raise
         yield NameSync(self, path)
 
     def write_whole(self, path: Path, pieces: Iterable[bytes]) -> None:

@@ -11,6 +11,7 @@ from optree._store.files.descriptors import SharedFile
 from optree._store.files.shared import SharedBytes
 from optree._store.files.system import OS
 from optree._syscalls import calls
+from tests.store.faults import Faulty
 
 
 def open_files(directory):
@@ -182,3 +183,15 @@ def test_a_file_that_is_kept_is_on_the_disk(tmp_path, monkeypatch, links):
     assert b"what is left" == (tmp_path / "kept" / "damaged").read_bytes()
     assert ["damaged"] == noting.synced.get(tmp_path / "kept")
     assert (None if links else len(b"what is left")) == noting.synced.get(number)
+
+
+@pytest.mark.parametrize("call", ["write", "sync", "rename"])
+def test_a_file_that_could_not_be_replaced_leaves_no_temporary_one(tmp_path, call):
+    """A file whose new content the disk refuses is as it was, and the room that the refused part had taken is free again."""
+    (path := tmp_path / "file").write_bytes(b"before")
+    refusing = Faulty(call)
+    refusing.arm()
+    with pytest.raises(OSError, match="No space left"):
+        refusing.replace(path, [b"after"])
+    assert [path] == [*tmp_path.iterdir()]
+    assert b"before" == path.read_bytes()
