@@ -29,6 +29,7 @@ from optree._cli.screen import figures, paint, show, show_json, unpainted, when,
 from optree._cli.sessions import Row, State, is_auto, open_session, resume_of, run_with, state_of, unfinished
 from optree._nodes import OperationNode, SessionNode, TurnNode
 from optree._store import resume_session
+from optree._store.files.unusable import usable
 from optree._store.reading.directory import Directory
 from optree._store.reading.recovery import Loaded, names_file
 from optree._store.reading.runs import MOST_LOOKED_AT, load_run, was_auto
@@ -101,7 +102,8 @@ def _end(txn: str, where: Directory) -> None:
     loaded, _ = open_session(txn, where)
     if loaded.session.ended_at is not None:
         raise NotFoundError(f"session {loaded.txn} has ended: there is nothing to end")
-    builder, store, _ = resume_session(loaded.txn, StoreOptions(where, RUNTIME.config.compression))
+    with usable(where.sessions):
+        builder, store, _ = resume_session(loaded.txn, StoreOptions(where, RUNTIME.config.compression))
     builder.end_session("cancelled", _ENDED)
     with working(f"ending {loaded.txn}"):
         if not store.close(_END_SECONDS):

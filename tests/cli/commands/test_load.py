@@ -315,6 +315,17 @@ def test_a_full_disk_ends_a_resume_before_the_program(killed):
     assert before == contents(killed.sessions)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="no limit of a file's size there")
+def test_a_full_disk_ends_no_session(killed):
+    """Where nothing can be written `--end` says so of the directory, not of stdout, with exit code 1; the session is as it was."""
+    before = contents(killed.sessions)
+    limited = f"ulimit -f 0; exec {shlex.join(killed.command('load', killed.txn, '--end'))}"
+    run = subprocess.run(["sh", "-c", limited], check=False, env=killed.env, cwd=killed.folder, capture_output=True, text=True)
+    said = f"optree: {killed.sessions} cannot be written: there is no room; make some, or name another place\n"
+    assert (1, "", said) == (run.returncode, run.stdout, run.stderr)
+    assert before == contents(killed.sessions)
+
+
 def test_a_session_that_nothing_goes_on_with_is_ended(optree):
     """`--end` closes what was going on as interrupted and the session as cancelled; its bill is in the ledger, once."""
     txn = optree.record("kill", code=-9)
