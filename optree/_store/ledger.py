@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from errno import EAGAIN
 from pathlib import Path
@@ -19,13 +20,15 @@ from optree._tree.totals import stored_parts
 from optree._tree.walk import flatten
 from optree._values import encode, is_object
 
+_NAMED = re.compile(rb'\{"id":"[^"\\]+"')
+
 
 class Book(Struct):
     """What a ledger holds."""
 
     entries: list[dict[str, Any]] = []
     repeated: int = 0
-    """Lines that repeat another line."""
+    """Lines that repeat another line, or are the first part of one, as a kill leaves it: the session was billed once more."""
     conflicting: list[tuple[dict[str, Any], dict[str, Any]]] = []
     """Pairs of different lines with the same session and id: the earlier, which alone is in *entries*, and the later."""
     unreadable: list[int] = []
@@ -100,7 +103,8 @@ class Ledger:
         The placeholder for a call of which nothing was known yet is replaced by any other of the call.
         """
         book, seen, called = Book(), dict[object, dict[str, Any]](), set[tuple[object, str]]()
-        for number, line in enumerate(self._lines(), 1):
+        lines = self._lines()
+        for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
             entry = _entry(line)
@@ -118,6 +122,9 @@ class Ledger:
                 book.repeated += 1
             else:
                 book.conflicting.append((first, entry))
+        if halves := _halves(lines, book.unreadable):
+            book.unreadable = [number for number in book.unreadable if number not in halves]
+            book.repeated += len(halves)
         book.entries = [entry for entry in book.entries if not _is_replaced(entry, called)]
         return book
 
@@ -247,6 +254,17 @@ def _facts(entry: dict[str, Any], txn: Any) -> tuple[object, ...]:
         *(counts[name] for name in ("inputTokens", "outputTokens", "cacheWriteInputTokens", "cacheReadInputTokens")),
     )
     return tuple(map(_plain, facts))
+
+
+def _halves(lines: Sequence[bytes], unreadable: Sequence[int]) -> set[int]:
+    """Return the numbers of those *unreadable* lines that name their entry, and are the first part of a line that can be read."""
+    named: dict[bytes, list[int]] = {}
+    for number in unreadable:
+        if found := _NAMED.match(lines[number - 1]):
+            named.setdefault(found[0], []).append(number)
+    found_in = ((line, _NAMED.match(line)) for line in (lines if named else ()))
+    twins = ((line, number) for line, found in found_in if found for number in named.get(found[0], ()))
+    return {number for line, number in twins if line.startswith(lines[number - 1]) and _entry(line) is not None}
 
 
 def _plain(value: Any) -> object:

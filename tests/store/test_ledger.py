@@ -136,6 +136,22 @@ def test_a_torn_last_line_is_healed(tmp_path):
         assert (10, 10) == (len(ids), len(set(ids)))
 
 
+def test_half_a_line_whose_whole_follows_is_no_damage(tmp_path):
+    """What a killed process left half written only repeats a line once it is billed; half a line alone, or an altered one, is damaged."""
+    ledger, builder = Ledger(tmp_path / "ledger.jsonl"), agent("txn-1")
+    ledger.append(builder.node)
+    whole, entries = ledger.path.read_bytes(), ledger.read()
+    last = whole.splitlines()[-1]
+    for kept in (len(last) - 1, 150, 40):
+        ledger.path.write_bytes(whole[: kept - len(last) - 1])
+        assert (0, [5]) == (ledger.book().repeated, ledger.book().unreadable)
+        ledger.append(builder.node, again=True)
+        assert (entries, 1, []) == (ledger.read(), ledger.book().repeated, ledger.book().unreadable)
+    for kept, half in ((8, last[:8]), (-1, last[:40].replace(b"17", b"18"))):
+        ledger.path.write_bytes(whole[: -len(last) - 1] + half + b"\n" + last + b"\n")
+        assert (entries, 0, [5]) == (ledger.read(), ledger.book().repeated, ledger.book().unreadable), kept
+
+
 def test_eight_processes_append_at_once_and_no_line_is_torn(tmp_path):
     """Eight processes append 500 sessions each to one file: each entry is there once, each line is whole (S4-100, S4-106)."""
     script = (
