@@ -102,13 +102,13 @@ def open_session(
 
 
 def resume_session(
-    txn: str, options: StoreOptions, *, stores: MutableMapping[str, SessionStore] | None = None
+    txn: str, options: StoreOptions, *, only_open: bool = False, stores: MutableMapping[str, SessionStore] | None = None
 ) -> tuple[SessionTreeBuilder, SessionStore, Loaded]:
     """Load a session and go on with it: what a crash left open is closed as `interrupted`, ids go on, the journal is a new one.
 
-    *stores* as of `open_session`. Raises `NotFoundError`, `BusyError` and what `load` raises.
+    *stores* as of `open_session`. Raises `NotFoundError`, with *only_open* also if it has ended, `BusyError` and what `load` raises.
     """
-    store = SessionStore(options.directory.find(txn).txn, options, resume=True, stores=stores)
+    store = SessionStore(options.directory.find(txn).txn, options, resume=True, only_open=only_open, stores=stores)
     if (loaded := store.take_loaded()) is None:
         raise RuntimeError("a store that resumes has loaded its session")
     root = loaded.session

@@ -28,6 +28,7 @@ from optree._store.session_files import SessionFiles
 from optree._store.settle import join, remove, settle, settle_beside, settle_later
 from optree._store.upkeep import SETTLE_SECONDS, Late, Upkeep
 from optree._version import __version__
+from optree.errors import NotFoundError
 
 _MISSED = 3
 """Looks, a second apart, after which it is said that there are no descriptors."""
@@ -59,13 +60,15 @@ class SessionStore(SessionFiles):
         later: bool = False,
         unused: bool = False,
         first: bool = False,
+        only_open: bool = False,
         stores: MutableMapping[str, SessionStore] | None = None,
     ) -> None:
         """Open or make the live directory and a new journal; with *resume*, load the session first; an *unused* txn has no files.
 
-        Raises `BusyError` if another process owns it, or with *first* has ever begun it, `OSError`, and what `load` raises. With *later* a
-        disk or directory that cannot be written does not raise: files are made once they can be, tried for each second, and records are
-        kept until then. At its end it stands in *stores*: an interrupt after that leaves no store that cannot be found.
+        Raises `BusyError` if another process owns it, or with *first* has ever begun it, `NotFoundError` if it is resumed with *only_open* and
+        has ended, `OSError`, and what `load` raises. With *later* a disk or directory that cannot be written does not raise: files are made
+        once they can be, tried for each second, and records are kept until then. At its end it stands in *stores*: an interrupt after that
+        leaves no store that cannot be found.
         """
         super().__init__(txn, options, owner=owner, unused=unused, first=first, again=resume, later=later)
         self.builder: SessionTreeBuilder | None = None
@@ -75,7 +78,7 @@ class SessionStore(SessionFiles):
         try:
             if owner:
                 self._make_files()
-            self._loaded: Loaded | None = load_to_resume(txn, options.directory, self._os) if resume else None
+            self._loaded = self._to_resume(only_open=only_open) if resume else None
             self.lost = self._loaded.damage.lost() if self._loaded else []  # of the session's files; its snapshots say it
             known = {} if unused or resume else known_vector(options.directory, txn, owner=owner, later=self._later)
             self.vector = self._loaded.vector if self._loaded else known  # per writer, the number of its last record in the tree
@@ -86,6 +89,12 @@ class SessionStore(SessionFiles):
         except BaseException as error:
             self._unmake(error)
             raise
+
+    def _to_resume(self, *, only_open: bool) -> Loaded:
+        loaded = load_to_resume(self.txn, self.options.directory, self._os)
+        if only_open and loaded.session.ended_at is not None:
+            raise NotFoundError(f"session {self.txn} has ended: there is nothing to end")
+        return loaded
 
     def take_loaded(self) -> Loaded | None:
         """Return what was loaded to resume it, once."""

@@ -22,6 +22,7 @@ from optree._store.reading.directory import journals
 from optree._store.reading.formats import read_snapshot
 from optree._store.saving import StoreOptions
 from optree._store.session_store import SessionStore
+from optree._store.settle import settle_all
 from optree._tree import apply, flatten, walk_ops, walk_sessions
 from optree.errors import BusyError, NotFoundError
 from optree.testing import shape
@@ -104,6 +105,24 @@ def test_an_ended_session_can_be_resumed(begin, again, directory):
     assert ("agent", "ok", 2) == (*shape(load("txn-1", directory).tree)[:2], len(resumed.node.turns))
     assert 5 == billed_once(directory, resumed)
     assert 0.05 == pytest.approx(read_snapshot(directory.snapshot("txn-1")).tree.session.totals.cost_usd)
+
+
+def test_what_is_resumed_only_while_it_is_open_stays_ended(begin, directory, killed):
+    """A session that ended between a look at it and its resume is not begun again: it is refused, and stays as it is, saved or not yet."""
+    builder, store = begin()
+    busy(builder, 2)
+    builder.end_session()
+    image = killed()
+    assert store.flush("snapshot")
+    assert store.close(1.0)
+    for place in (image, directory):
+        before = msgspec.json.encode(load("txn-1", place).tree)
+        with pytest.raises(NotFoundError, match="txn-1 has ended"):
+            resume_session("txn-1", StoreOptions(place), only_open=True)
+        assert before == msgspec.json.encode(load("txn-1", place).tree)
+        settle_all(StoreOptions(place))
+        assert [place.snapshot("txn-1")] == list(place.sessions.iterdir())
+        assert 2 == billed_once(place, builder)
 
 
 def test_an_ended_session_that_is_resumed_on_a_full_disk_loses_nothing_later(begin, again, directory, killed):

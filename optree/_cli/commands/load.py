@@ -103,7 +103,7 @@ def _end(txn: str, where: Directory) -> None:
     if loaded.session.ended_at is not None:
         raise NotFoundError(f"session {loaded.txn} has ended: there is nothing to end")
     with usable(where.sessions):
-        builder, store, _ = resume_session(loaded.txn, StoreOptions(where, RUNTIME.config.compression))
+        builder, store, _ = resume_session(loaded.txn, StoreOptions(where, RUNTIME.config.compression), only_open=True)
     builder.end_session("cancelled", _ENDED)
     with working(f"ending {loaded.txn}"):
         if not store.close(_END_SECONDS):
