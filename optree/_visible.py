@@ -15,6 +15,7 @@ import unicodedata
 from io import TextIOWrapper
 from typing import TextIO
 
+from optree._interrupts import pass_on
 from optree._patterns import Pattern
 from optree._syscalls import calls
 
@@ -85,7 +86,13 @@ def coloured(stream: TextIO | None) -> bool:
     """Tell whether *stream* shows colours: NO_COLOR says no, FORCE_COLOR says yes, else terminals do."""
     if os.environ.get("NO_COLOR"):
         return False
-    return bool(os.environ.get("FORCE_COLOR")) or (stream is not None and stream.isatty() and calls.shows_colours(stream))
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    try:
+        return stream is not None and stream.isatty() and calls.shows_colours(stream)
+    except Exception as error:  # noqa: BLE001 - closed, or an object of the program's that has `write` alone
+        pass_on(error)
+        return False
 
 
 def keep_going() -> None:

@@ -658,3 +658,23 @@ def test_a_flush_while_other_threads_flush_and_end_sessions(finished, indent):
         """
     )
     assert (0, "60", "") == (code, out.strip(), err)
+
+
+class Written:
+    """What programs put in the place of stderr: a tee, a logger."""
+
+    def write(self, text):
+        """Take a text."""
+        return len(text)
+
+
+@pytest.mark.parametrize("kind", ["write alone", "closed"])
+def test_stderr_of_the_programs_own(saved, tmp_path, monkeypatch, kind):
+    """What a program has put in the place of stderr need not tell whether it is a terminal."""
+    with (tmp_path / "err").open("w") as closed:
+        pass
+    monkeypatch.setattr("sys.stderr", Written() if kind == "write alone" else closed)
+    with optree.session("a"), optree.tool("t"):
+        pass
+    assert optree.flush("snapshot")
+    assert "ok" == saved().session.status
