@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import inspect
 import os
@@ -22,6 +23,7 @@ from optree._tracing.context import CURRENT, REMOTE, Holder, Scope, ingress
 from optree._tracing.faults import fault, unless_faulty
 from optree._tracing.handles import Session
 from optree._tracing.holding import Exit, HeldScope, take_held
+from optree._tracing.recorded import CURRENT_REPLAY
 from optree._tracing.runtime import RUNTIME, report_problem
 from optree._tracing.unrecorded import PIECE, UnrecordedPiece
 
@@ -30,6 +32,9 @@ R = TypeVar("R")
 _LONGEST_PLACE: Final = 1024
 _PLACE: Final = re.compile(r"[A-Za-z0-9_-]+:[0-9]{1,9}(\.[0-9]{1,9}){0,63}")
 """A turn, or an op."""
+# A decorated function may be sent as a value, as cloudpickle sends those of a script or a notebook: it uses what the worker's process has.
+copyreg.pickle(type(RUNTIME), lambda _runtime: "RUNTIME")
+copyreg.pickle(type(CURRENT_REPLAY), lambda _replay: "CURRENT_REPLAY")
 
 
 def child_env(env: dict[str, str] | None = None) -> dict[str, str]:

@@ -1,9 +1,11 @@
 import json
 import os
+import pickle
 import subprocess
 import sys
 import textwrap
 import time
+import types
 from collections import Counter
 
 import pytest
@@ -654,3 +656,30 @@ def test_a_program_that_goes_into_another_directory(options, environment, tmp_pa
     assert (f"{names} []\n", "") == (run.stdout, run.stderr)
     assert ["traces", "work"] == sorted(path.name for path in tmp_path.iterdir())
     assert [] == list((tmp_path / "work").iterdir())
+
+
+def _function(x):
+    return x
+
+
+async def _coroutine(x):
+    return x
+
+
+def _generator(x):
+    yield x
+
+
+async def _async_generator(x):
+    yield x
+
+
+@pytest.mark.parametrize("function", [_function, _coroutine, _generator, _async_generator])
+@pytest.mark.parametrize("decorate", [optree.tool, optree.turn, optree.session(agent="a"), optree.llm(provider="p", model="m")])
+def test_sent_by_value(decorate, function):
+    """What a decorated function refers to can be sent by name, as cloudpickle does for functions of a script: the worker has its own."""
+    decorated = decorate(function)
+    values = [decorated.__globals__[name] for name in decorated.__code__.co_names if name in decorated.__globals__]
+    values = [value for value in values if not isinstance(value, types.ModuleType)]  # which cloudpickle sends by name itself
+    assert values == [pickle.loads(pickle.dumps(value)) for value in values]
+    assert optree.__name__ == type(pickle.loads(pickle.dumps(decorated.optree_instrument))).__module__.partition(".")[0]
