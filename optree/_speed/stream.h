@@ -110,16 +110,13 @@ enter(PyObject *stream)
     }
     Py_INCREF(lock);
     PyObject *got = call_with(lock, text_acquire, Py_False);
-    if (got == Py_True) {
-        Py_DECREF(got);
+    int is_held = got == NULL ? -1 : PyObject_IsTrue(got); /* gevent's and eventlet's locks return 1 where a thread has them already */
+    Py_XDECREF(got);
+    if (is_held > 0) {
         return lock;
     }
     Py_DECREF(lock);
-    if (got == NULL) {
-        return NULL;
-    }
-    Py_DECREF(got);
-    return call(stream, text__wait);
+    return is_held < 0 ? NULL : call(stream, text__wait);
 }
 
 /* Tell whether a record may be delivered at once: nobody is at it, and nothing stands before it. */

@@ -911,6 +911,14 @@ def test_what_came_too_late_is_delivered_all_the_same(stuck):
     assert taker.seen.wait(LONG)
 
 
+def test_a_lock_that_is_written_in_python(in_turn):
+    """Such a lock, as gevent and eventlet put in the place of the compiled one, says 1 where a thread has it already: it is given back."""
+    builder, _ = in_turn
+    builder.core.stream._lock = lock = threading._PyRLock()
+    builder.core.stream.together(two_ops(builder))
+    assert not lock._is_owned()
+
+
 def test_what_another_thread_holds_is_not_waited_for_without_end(stuck):
     """Whoever asks for what was recorded is told that it may not all be there; with patience it is, once the disk is free."""
     builder, op, taker = stuck
