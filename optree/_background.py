@@ -20,11 +20,11 @@ from heapq import heappop, heappush
 from itertools import count
 from threading import get_ident
 from time import monotonic, sleep
-from types import BuiltinFunctionType
 from typing import Any, Final, Protocol, TypeVar
 
 from optree._interrupts import WeakMembers, pass_on
 from optree._syscalls import calls
+from optree._threads import PREFIX, TASKS, BackgroundThread, have_tasks_come, without_signals
 
 PAUSE_SECONDS = 0.05
 """Between a fault and the next try: one that comes again at once must not take a processor."""
@@ -33,7 +33,6 @@ _START_SECONDS = 1.0
 """How long a thread that was asked for may take to begin, before another is."""
 _NEVER = float("inf")
 _FIRST = 0.0
-_PREFIX = "optree-"
 _workers: WeakMembers[Worker] = WeakMembers()
 _forks_by_thread: dict[int, bool] = {}
 """Of each thread that forks, whether the child ends with it, not being a main one's."""
@@ -84,30 +83,6 @@ class Wake:
             False if the signal did not come.
         """
         return self._lock.acquire(True, -1 if seconds is None else max(0.0, seconds))
-
-
-class BackgroundThread(threading.Thread):
-    """A daemon thread that is given none of the signals that are sent to the process: they are for the program's threads."""
-
-    def __init__(self, work: Callable[..., object], name: str, *arguments: object) -> None:
-        """Make a thread that calls *work* once it is started."""
-        super().__init__(target=work, args=arguments, name=_PREFIX + name, daemon=True)
-
-    def start(self) -> None:
-        """Start it. Raises `RuntimeError` if there can be no more threads."""
-        _without_signals(super().start)
-
-
-def _without_signals(start: Callable[[], object]) -> None:
-    """Start a thread that is given no signals of the process.
-
-    gevent and eventlet put tasks in place of threads, which run in the thread that starts them: its signals stay as they are.
-    """
-    starts = getattr(threading, "_start_joinable_thread", None) or getattr(threading, "_start_new_thread", None)
-    if isinstance(start_new_thread, BuiltinFunctionType) and isinstance(starts, BuiltinFunctionType):
-        calls.with_signals_blocked(start)
-    else:
-        start()
 
 
 class Job:
@@ -304,7 +279,7 @@ class Worker:
 
     def _renew(self) -> None:
         self._wake = Wake()
-        self._works = threading.Lock()
+        self._works = allocate_lock()
         self._alive = False
         """Set by the thread itself: a start that was interrupted may have made one, or not."""
         self._thread = 0
@@ -326,7 +301,7 @@ class Worker:
             return True
         self._started_at = now
         try:
-            _without_signals(self._start)
+            without_signals(self._start)
         except BaseException as error:
             self._started_at = -_NEVER
             if isinstance(error, Exception):  # no more threads or memory, or the interpreter is going down
@@ -399,7 +374,8 @@ def _nothing_of(_error: BaseException) -> None:
 
 
 def _before_fork() -> None:
-    _forks_by_thread[get_ident()] = _forked_by_thread or get_ident() != threading.main_thread().ident
+    is_task = TASKS or have_tasks_come()  # the thread that it is in is the child's main one
+    _forks_by_thread[get_ident()] = _forked_by_thread or (not is_task and get_ident() != threading.main_thread().ident)
 
 
 def _after_fork_in_parent() -> None:
@@ -433,7 +409,7 @@ def _finalize(calls: _Calls) -> None:
 
 def _has_others() -> bool:
     """Tell whether there are other threads than optree's and this one: of C too, where the system lists them."""
-    ours = [thread for thread in threading.enumerate() if thread.daemon and thread.name.startswith(_PREFIX)]
+    ours = [thread for thread in threading.enumerate() if thread.daemon and thread.name.startswith(PREFIX)]
     try:
         every = set(map(int, os.listdir("/proc/self/task")))  # noqa: PTH208 - pathlib is not imported for one call
     except OSError:
@@ -467,12 +443,3 @@ def _end_with_threads() -> None:
 
 
 calls.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork)
-
-
-if sys.platform == "linux" and sys.version_info < (3, 14):
-    with suppress(Exception):
-        # A daemon thread that wakes up while Python goes down is ended by `pthread_exit`. For that glibc opens this library, and aborts
-        # the process where it cannot, as without a descriptor: so it is opened while there is one.
-        from _ctypes import dlopen
-
-        dlopen("libgcc_s.so.1", os.RTLD_NOW)

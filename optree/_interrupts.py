@@ -139,13 +139,17 @@ _RLock: Any = type("RLock", (_thread.RLock,), {"__enter__": _enter})
 """A lock whose `__enter__` is Python, behind which no handler runs; `__exit__` stays C's, before which none does."""
 
 
+RLock: Final[Any] = type(threading.RLock())
+"""What it was when this was imported. gevent and eventlet may put another in its place, by which their tasks wait: threads cannot."""
+
+
 def new_rlock() -> threading.RLock:
     """Return a re-entrant lock for `with`, which no exception out of a handler leaves locked, and no fork in a child without its holder.
 
     On Python 3.14 that happens to the standard library's, if a handler raises just behind its `__enter__`, which is C
     (https://github.com/python/cpython/issues/148874).
     """
-    lock = cast(threading.RLock, _RLock()) if sys.version_info[:2] == (3, 14) else threading.RLock()
+    lock = cast(threading.RLock, (_RLock if sys.version_info[:2] == (3, 14) else RLock)())
     _LOCKS.add(lock)
     return lock
 

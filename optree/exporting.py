@@ -32,7 +32,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from optree._background import BackgroundThread, Wake
+from optree._background import Wake
 from optree._builder.histories import PooledHistory
 from optree._builder.outcome import without_quoted
 from optree._builder.stream import Taker
@@ -74,6 +74,7 @@ from optree._store.files.system import OS, REAL
 from optree._store.reading.snapshot import MAX_NESTED
 from optree._store.settle import has_ended
 from optree._syscalls import register_at_fork
+from optree._threads import BackgroundThread
 from optree._tracing.context import Scope, current_scope
 from optree._tracing.controls import begin_session, forget_session
 from optree._tracing.runtime import report_problem

@@ -7,7 +7,6 @@ their op, so it does not matter that they come behind later structure.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from threading import get_ident
@@ -17,7 +16,7 @@ from typing import Literal, Protocol, TypeVar
 from msgspec import Struct
 
 from optree._background import Job, Worker
-from optree._interrupts import from_handler, is_held_here, is_in, pass_on, suppress
+from optree._interrupts import RLock, from_handler, is_held_here, is_in, pass_on, suppress
 from optree._nodes import Severity
 from optree._records import Entries, OpEnd, Record
 from optree._values import text
@@ -130,7 +129,7 @@ class Stream:
         self._write = write
         self._queue: deque[Record] = deque()
         self._marked: deque[Pending] = deque()
-        self._lock: Held = threading.RLock()
+        self._lock: Held = RLock()
         self._through = write != "deferred"
         self._delivering: bool | int = False
         """True, or the thread's number, while a thread delivers."""
@@ -277,7 +276,7 @@ class Stream:
         self._queue.clear()
         self.numbers.clear()
         self._serve(takers, takers[1:])
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._delivering = self._awake = False
         self.late = self.failures = 0
         self.last_failure, self.reports = "", []
@@ -304,7 +303,7 @@ class Stream:
                 return lock
             # No thread is in a step: an interrupt hit the lock's holder between two.
             if lock is self._lock and not (self._delivering and self._is_delivering()) and not is_in(self._working, _ALONE):
-                self._lock = threading.RLock()
+                self._lock = RLock()
                 return self.enter()
             self._stuck_until = monotonic() + STUCK_SECONDS
         self.late += 1

@@ -13,11 +13,12 @@ from itertools import count
 from pathlib import Path
 from time import monotonic, sleep
 
-from optree._background import BackgroundThread, Job, Steps, Worker, side_by_side
+from optree._background import Job, Steps, Worker, side_by_side
 from optree._interrupts import WeakMembers, pass_on, suppress
 from optree._records import Record
 from optree._store.files.system import OS, REAL
 from optree._syscalls import calls
+from optree._threads import BackgroundThread
 
 SYNC_SECONDS = 1.0
 SETTLE_SECONDS = 5.0
@@ -38,8 +39,7 @@ SAVING = Worker("snapshot")
 _SPARE_DESCRIPTORS = 8  # kept free to save with, where many sessions are open
 _GROUP_SIZE = 16
 """Sessions in a group: each has a descriptor for its snapshot."""
-_RESERVE_FROM = 16
-"""The number of open sessions from which on they are kept."""
+_RESERVE_FROM = 16  # the number of open sessions from which on they are kept
 _ROOM_SECONDS = 1.0
 _CLOSED_AT_ONCE = 3
 """How often late records have their file closed behind them at once."""

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from itertools import count
-from typing import TYPE_CHECKING, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from optree import _speed as speed
 from optree._interrupts import pass_on, suppress
@@ -31,6 +31,9 @@ GONE: tuple[type[OSError], ...] = (FileNotFoundError, NotADirectoryError)
 """What is raised for a name that is no longer there."""
 
 pread, pwrite = os.pread, os.pwrite
+_poll: Any = getattr(select, "poll", None)
+_POLLOUT: int = getattr(select, "POLLOUT", 0)
+"""None, and 0, where eventlet has taken them away; it may do so later too."""
 rename = os.replace
 unlink = os.unlink
 register_at_fork = os.register_at_fork
@@ -192,9 +195,11 @@ def nodename() -> str:
 
 
 def takes_more(fd: int) -> bool:
-    """Tell whether a descriptor takes a line now; a pipe or a terminal that is full makes its writer wait."""
-    poll = select.poll()
-    poll.register(fd, select.POLLOUT)
+    """Tell whether a descriptor takes a line now, or that is unknown; a pipe or a terminal that is full makes its writer wait."""
+    if _poll is None:
+        return True
+    poll = _poll()
+    poll.register(fd, _POLLOUT)
     return bool(poll.poll(0))
 
 

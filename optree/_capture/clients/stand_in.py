@@ -14,10 +14,10 @@ from threading import Event
 from types import SimpleNamespace
 from typing import Any, Final
 
-from optree._background import BackgroundThread
 from optree._capture.calls.bodies import loads
 from optree._capture.clients.realtime import merged
 from optree._interrupts import suppress
+from optree._threads import BackgroundThread
 from optree._values import encode, is_list, is_object
 
 _GIVEN: Final = "optree.given"

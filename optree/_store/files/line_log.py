@@ -8,13 +8,12 @@ seen and damages nothing after it. No writer waits for another for longer than `
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
 
-from optree._interrupts import WeakMembers, suppress
+from optree._interrupts import RLock, WeakMembers, suppress
 from optree._store.files.system import OS, REAL
 from optree._syscalls import calls
 from optree.errors import BusyError, StoreError
@@ -52,7 +51,7 @@ class LineLog:
         self._numbers = numbers
         self._system = system
         self._anew = anew
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._busy = False
         self._stuck_until = 0.0
         self._closed = False
@@ -76,7 +75,7 @@ class LineLog:
         if not lock.acquire(timeout=patience):
             if self._busy or not patience or lock is not self._lock:
                 raise self._stuck("another thread")
-            self._lock = lock = threading.RLock()  # no thread holds it: an interrupt hit its holder between two steps
+            self._lock = lock = RLock()  # no thread holds it: an interrupt hit its holder between two steps
             lock.acquire()
         mine = False
         try:
@@ -142,7 +141,7 @@ class LineLog:
 
     def after_fork(self) -> None:
         """In a forked process: let go of the parent's descriptor, which would keep its lock beyond its death. Another is opened later."""
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._busy = self._replaced = False
         with suppress(OSError):
             self._shut()

@@ -1,0 +1,85 @@
+"""Optree's threads where others have put tasks in the place of threads."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+LONG = 60
+FAMILIES = {
+    "gevent": "from gevent import monkey; monkey.patch_all(); import gevent; run = lambda work: gevent.spawn(work).join()",
+    "eventlet": "import eventlet; eventlet.monkey_patch(); run = lambda work: eventlet.spawn(work).wait()",
+    # What is started as a thread is a task that gets no turn, since nothing here waits in the way of tasks.
+    "none runs": "import threading as t; t._start_new_thread = t._start_joinable_thread = lambda *_, **__: 0; run = lambda work: work()",
+}
+WORK = """
+import os, time
+
+def work():
+    for _ in range(3):
+        with optree.session("a"), optree.tool("t") as op:
+            op.log("line")
+            time.sleep(0.01)
+    print(optree.flush("sync", 30), optree.flush("snapshot", 30), optree.health()["ok"])
+
+run(work)
+"""
+FORK = """
+import os, time
+
+def work():
+    with optree.session("a"):
+        if not (child := os.fork()):
+            with optree.tool("t"):
+                time.sleep(0.5)
+            print("done", flush=True)
+            os._exit(3)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+run(work)
+"""
+
+
+def output(family, program, tmp_path, *, comes_later):
+    """Return what a program prints that puts tasks in the place of threads, before it imports optree or *comes_later*."""
+    if family != "none runs":
+        pytest.importorskip(family)
+    lines = ["import optree", FAMILIES[family]] if comes_later else [FAMILIES[family], "import optree"]
+    code = "\n".join([*lines, textwrap.dedent(program)])
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    environment = {**os.environ, "OPTREE_BASE_DIR": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LONG, check=False, env=environment)
+    assert 0 == done.returncode, done.stderr
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tasks_that_come_later(tmp_path, family):
+    """A program that has tasks in the place of threads only after it imported optree runs on, and its sessions are saved while it does."""
+    assert ["True"] * 3 == output(family, WORK, tmp_path, comes_later=True)
+
+
+@pytest.mark.parametrize("family", ["gevent", "eventlet"])
+def test_tasks_that_were_there(tmp_path, family):
+    """One that had them before has all that it recorded saved."""
+    assert ["True"] * 3 == output(family, WORK, tmp_path, comes_later=False)
+
+
+@pytest.mark.parametrize("comes_later", [False, True])
+@pytest.mark.parametrize("family", ["gevent", "eventlet"])
+def test_a_fork_in_a_task(tmp_path, family, comes_later):
+    """What a task forks is not ended by optree: it does its work, and ends as it wants."""
+    assert ["done", "3"] == output(family, FORK, tmp_path, comes_later=comes_later)
+
+
+@pytest.mark.parametrize("comes_later", [False, True])
+def test_what_eventlet_takes_away(tmp_path, comes_later):
+    """Without `select.poll`, which eventlet takes away, what optree has to say is said all the same."""
+    (tmp_path / "base").touch()
+    lines = ["import optree", "import select; del select.poll, select.POLLOUT"]
+    code = "\n".join([*(lines if comes_later else reversed(lines)), "with optree.session('a'): pass"])
+    environment = {**os.environ, "OPTREE_BASE_DIR": str(tmp_path / "base")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LONG, check=False, env=environment)
+    assert (0, "optree: nothing is saved in", 0) == (done.returncode, done.stderr[:27], done.stderr.count("Traceback"))
