@@ -281,7 +281,11 @@ def _report(outcome: _Outcome, tracing: Tracing) -> None:
     if more:
         complain(f"and {more:,} more session{'' if more == 1 else 's'} (optree ls)")
     if not named:
-        complain(_unsaved(outcome.directory) if outcome.begun else _nothing(outcome))
+        why = _hindrance(outcome.directory)  # then no file may have told what was begun
+        reason = f": {why}" if why else f" in {outcome.directory.sessions}"
+        unsaved = f"no session could be saved{reason}; name another place with --sessions-dir"
+        is_elsewhere = is_disabled() or os.environ.get("OPTREE_PARENT")
+        complain(unsaved if outcome.begun or (why and not is_elsewhere) else _nothing(outcome))
 
 
 def _lost(row: Row, outcome: _Outcome) -> str:
@@ -301,12 +305,13 @@ def _state_phrase(row: Row, outcome: _Outcome) -> str:
     return phrases[row.state]
 
 
-def _unsaved(directory: Directory) -> str:
-    """Return the line that no session could be saved, with the reason if it still holds."""
+def _hindrance(directory: Directory) -> str:
+    """Return why no session can be saved; empty if nothing hinders that now."""
+    if directory.homeless:
+        return "you have no home directory"
     existing = next(path for path in (directory.sessions.absolute(), *directory.sessions.absolute().parents) if os.path.exists(path))  # noqa: PTH110 - False where it may not be looked
     why = "is no directory" if not existing.is_dir() else "" if os.access(existing, os.W_OK | os.X_OK) else "cannot be written"
-    reason = f": {existing} {why}" if why else f" in {directory.sessions}"
-    return f"no session could be saved{reason}; name another place with --sessions-dir"
+    return why and f"{existing} {why}"
 
 
 def _nothing(outcome: _Outcome) -> str:

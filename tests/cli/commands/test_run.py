@@ -5,6 +5,7 @@ import re
 import select
 import shlex
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -99,6 +100,28 @@ def test_nothing_could_be_saved(optree, tmp_path):
     run = optree("run", "--sessions-dir", place, "--", sys.executable, optree.agent, "why")
     assert f"optree: no session could be saved: {place} is no directory; " in run.stderr
     assert "decorate" not in run.stderr
+
+
+def test_what_was_begun_is_unknown(optree, tmp_path):
+    """Where no session can be saved that is said, too, of a program that tells of none, as where no file can be made for that."""
+    place = tmp_path / "file"
+    place.write_text("")
+    said = f"optree: no session could be saved: {place} is no directory; name another place with --sessions-dir\n"
+    assert said == optree("run", "--sessions-dir", place, "--", "true").stderr
+
+
+def test_nothing_could_be_saved_without_a_home():
+    """Who has no home directory is told so, and no path that was made up."""
+    source = """
+import pathlib, sys
+from optree._cli import main
+def homeless(path): raise RuntimeError
+pathlib.Path.expanduser, sys.argv = homeless, ["optree", "run", "--", "true"]
+main()
+"""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("OPTREE_")}
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False, env=environment)
+    assert "optree: no session could be saved: you have no home directory; name another place with --sessions-dir\n" == done.stderr
 
 
 def test_nothing_could_be_saved_where_nothing_can_be_made(optree):
