@@ -9,13 +9,25 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, cast
-
-from msgspec import DecodeError
+from typing import Any, Final
 
 from optree import _speed as speed
-from optree._interrupts import pass_on, suppress
-from optree._values import MAX_ITEMS, MAX_TEXT, decode, is_list, is_object, objects_of, plain, truncated
+from optree._interrupts import pass_on
+from optree._providers.merging import (
+    Piece,
+    add_delta,
+    append,
+    close,
+    joined,
+    merge,
+    merge_calls,
+    merge_converse,
+    merge_message,
+    merge_part,
+    numbered,
+    object_in,
+)
+from optree._values import MAX_ITEMS, is_list, is_object, objects_of, plain
 
 _PROVIDERS: Final = {"openai": "openai", "anthropic": "anthropic", "google": "google", "ollama": "ollama"}
 """Providers by the package that a client's objects are from."""
@@ -33,17 +45,10 @@ _SENT: Final = ("input_tokens", "prompt_tokens", "prompt_token_count", "promptTo
 _RECEIVED: Final = ("output_tokens", "completion_tokens", "candidates_token_count", "candidatesTokenCount")
 _OF_CHUNK: Final = frozenset({"choices", "object"})
 """Members that an answer of OpenAI's chat has not from its chunks."""
+_OF_CHOICE: Final = frozenset({"index", "delta", "text", "logprobs"})
+"""Members of a choice in a chunk that are read in ways of their own."""
 _CONTAINERS: Final = frozenset({dict, list})
 _MOST_CALLS: Final = 64
-_MOST_PIECES: Final = 1000
-"""Of a streamed text, before they are joined: each text object takes more memory than its characters."""
-
-
-class Piece(NamedTuple):
-    """The text and the reasoning that are new in a chunk."""
-
-    text: str = ""
-    thought: str = ""
 
 
 def whole(value: object, *, decoded: bool = False) -> dict[str, Any] | None:
@@ -112,6 +117,8 @@ class Assembly:
         self.answer: dict[str, Any] = {}
         """The answer so far, in its provider's form, but for texts; see `whole`."""
         self.provider: str | None = None
+        self.is_told = False
+        """True once a chunk of OpenAI's chat or completions has told what all of it took: behind all choices."""
         self._take: Callable[[dict[str, Any]], Piece | None] | None = None
 
     def take(self, chunk: object, *, decoded: bool = False) -> Piece | None:
@@ -133,7 +140,7 @@ class Assembly:
 
     def whole(self) -> dict[str, Any]:
         """Return the answer so far, in its provider's form."""
-        found: dict[str, Any] = _joined(self.answer)
+        found: dict[str, Any] = joined(self.answer)
         return found
 
     def _chat(self, chunk: dict[str, Any]) -> Piece | None:
@@ -143,31 +150,32 @@ class Assembly:
         for key, value in chunk.items():
             if key not in _OF_CHUNK:
                 self.answer[key] = value
-        choices: list[dict[str, Any]] = self.answer.setdefault("choices", [])
+        self._choices_told(chunk)
+        choices = numbered(self.answer, "choices")
         first = Piece()
         for update in objects_of(chunk["choices"]):
-            place = update.get("index", 0)
-            known = type(place) is int and 0 <= place < len(choices)
-            choice = choices[place] if known else _at(choices, place, {"message": {"role": "assistant", "content": None}})
-            piece = _merge_message(choice["message"], _object(update.get("delta")))
-            if update.get("finish_reason"):
-                choice["finish_reason"] = update["finish_reason"]
+            choice = choices.at(update.get("index", 0), {"message": {"role": "assistant", "content": None}})
+            piece = merge_message(choice["message"], object_in(update.get("delta")))
+            _merge_choice(choice, update)
             if choice is choices[0]:
                 first = Piece(first.text + piece.text, first.thought + piece.thought)
         return first
+
+    def _choices_told(self, chunk: dict[str, Any]) -> None:
+        self.is_told = self.is_told or (not chunk["choices"] and is_object(chunk.get("usage")))
 
     def _completion(self, chunk: dict[str, Any]) -> Piece | None:
         """Take a chunk of OpenAI's completions, which has no message."""
         if not is_list(chunk.get("choices")):
             return None
         self.answer |= {key: value for key, value in chunk.items() if key != "choices"}
-        choices = self.answer.setdefault("choices", [])
+        self._choices_told(chunk)
+        choices = numbered(self.answer, "choices")
         text = ""
         for update in objects_of(chunk["choices"]):
-            choice = _at(choices, update.get("index", 0), {"index": update.get("index", 0), "text": ""})
-            _append(choice, "text", added := update.get("text") or "")
-            if update.get("finish_reason"):
-                choice["finish_reason"] = update["finish_reason"]
+            choice = choices.at(update.get("index", 0), {"index": update.get("index", 0), "text": ""})
+            append(choice, "text", added := update.get("text") or "")
+            _merge_choice(choice, update)
             if choice is choices[0]:
                 text += added
         return Piece(text)
@@ -177,13 +185,14 @@ class Assembly:
         kind = event.get("type")
         if not isinstance(kind, str) or not kind.startswith(("response.", "error")):
             return None
-        items = self.answer.setdefault("output", [])
+        items = numbered(self.answer, "output")
         if is_object(response := event.get("response")):
             self.answer |= response
             self.answer["output"] = response.get("output") or items
         elif kind == "response.output_item.done":
-            _at(items, event.get("output_index", len(items)), {})
-            items[event.get("output_index", -1)] = event["item"]
+            item: dict[str, Any] = items.at(event.get("output_index"), {})
+            item.clear()
+            item.update(event["item"])
         delta = event.get("delta")
         if not isinstance(delta, str):
             return Piece()
@@ -199,30 +208,30 @@ class Assembly:
         if kind == "message_start":
             self.answer |= event["message"]
         elif kind == "message_delta":
-            self.answer |= _object(event.get("delta"))
-            self.answer["usage"] = {**_object(self.answer.get("usage")), **_object(event.get("usage"))}
-        blocks = self.answer.setdefault("content", [])
+            self.answer |= object_in(event.get("delta"))
+            self.answer["usage"] = {**object_in(self.answer.get("usage")), **object_in(event.get("usage"))}
+        blocks = numbered(self.answer, "content")
         if kind == "content_block_stop":
-            _close(_at(blocks, event.get("index", 0), {}))
+            close(blocks.at(event.get("index", 0), {}))
         if kind == "content_block_start":
-            _at(blocks, event.get("index", 0), {}).update(event["content_block"])
+            blocks.at(event.get("index", 0), {}).update(event["content_block"])
         if kind != "content_block_delta":
             return Piece()
-        return _delta(_at(blocks, event.get("index", 0), {}), event["delta"])
+        return add_delta(blocks.at(event.get("index", 0), {}), event["delta"])
 
     def _gemini(self, chunk: dict[str, Any]) -> Piece | None:
         """Take a chunk of Gemini's, each of which has the form of a whole answer."""
         if not is_list(updates := chunk.get("candidates", [])):
             return None
         self.answer |= {key: value for key, value in chunk.items() if key != "candidates"}
-        candidates = self.answer.setdefault("candidates", [])
+        candidates = numbered(self.answer, "candidates")
         text = thought = ""
         for place, update in enumerate(objects_of(updates)):
-            held = _at(candidates, update.get("index", place), {"content": {"role": "model", "parts": []}})
-            parts = objects_of(_object(update.get("content")).get("parts"))
+            held = candidates.at(update.get("index", place), {"content": {"role": "model", "parts": []}})
+            parts = objects_of(object_in(update.get("content")).get("parts"))
             held |= {key: value for key, value in update.items() if key != "content"}
             for part in parts:
-                _merge_part(held["content"]["parts"], part)
+                merge_part(held["content"]["parts"], part)
             if held is candidates[0]:
                 text += "".join(part.get("text", "") for part in parts if not part.get("thought"))
                 thought += "".join(part.get("text", "") for part in parts if part.get("thought"))
@@ -237,32 +246,32 @@ class Assembly:
         self.answer |= {key: value for key, value in chunk.items() if key not in ("message", "response", "thinking")}
         message = self.answer.setdefault("message", {"role": "assistant", "content": ""})
         text, thought = delta.get("content") or "", delta.get("thinking") or ""
-        _append(message, "content", text)
+        append(message, "content", text)
         if thought:
-            _append(message, "thinking", thought)
+            append(message, "thinking", thought)
         if delta.get("tool_calls"):
             message["tool_calls"] = [*message.get("tool_calls", []), *delta["tool_calls"]]
         return Piece(text, thought)
 
     def _cohere(self, event: dict[str, Any]) -> Piece | None:
         """Take an event of Cohere's chat."""
-        kind, delta = event.get("type"), _object(event.get("delta"))
+        kind, delta = event.get("type"), object_in(event.get("delta"))
         if not isinstance(kind, str) or "-" not in kind:
             return None
-        message, update = self.answer.setdefault("message", {"role": "assistant"}), _object(delta.get("message"))
+        message, update = self.answer.setdefault("message", {"role": "assistant"}), object_in(delta.get("message"))
         if kind == "message-start":
             self.answer |= {key: value for key, value in event.items() if key == "id"}
         elif kind == "message-end":
             self.answer |= delta
         elif kind == "tool-plan-delta":
-            _append(message, "tool_plan", plan := update.get("tool_plan") or "")
+            append(message, "tool_plan", plan := update.get("tool_plan") or "")
             return Piece(thought=plan)
         elif kind in ("tool-call-start", "tool-call-delta"):
-            _merge_calls(message.setdefault("tool_calls", []), [{"index": event.get("index", 0), **_object(update.get("tool_calls"))}])
+            merge_calls(message, [{"index": event.get("index", 0), **object_in(update.get("tool_calls"))}])
         elif kind == "content-start":
-            _at(message.setdefault("content", []), event.get("index", 0), {}).update(_object(update.get("content")))
+            numbered(message, "content").at(event.get("index", 0), {}).update(object_in(update.get("content")))
         elif kind == "content-delta":
-            return _delta(_at(message.setdefault("content", []), event.get("index", 0), {"type": "text"}), _object(update.get("content")))
+            return add_delta(numbered(message, "content").at(event.get("index", 0), {"type": "text"}), object_in(update.get("content")))
         elif kind == "citation-start":
             message.setdefault("citations", []).append(update.get("citations"))
         return Piece()
@@ -270,13 +279,13 @@ class Assembly:
     def _converse(self, event: dict[str, Any]) -> Piece | None:
         """Take an event of Bedrock's Converse."""
         kind, members = next(((name, value) for name, value in event.items() if is_object(value)), ("", dict[str, Any]()))
-        content = self.answer.setdefault("output", {"message": {"role": "assistant", "content": []}})["message"]["content"]
+        content = numbered(self.answer.setdefault("output", {"message": {"role": "assistant", "content": []}})["message"], "content")
         if kind in ("messageStop", "metadata"):
             self.answer |= members
-        block = _at(content, members["contentBlockIndex"], {}) if "contentBlockIndex" in members else {}
+        block = content.at(members["contentBlockIndex"], {}) if "contentBlockIndex" in members else {}
         if kind == "contentBlockStop":
-            _close(_object(block.get("toolUse")))
-        return _merge_converse(block, _object(members.get("start") or members.get("delta")))
+            close(object_in(block.get("toolUse")))
+        return merge_converse(block, object_in(members.get("start") or members.get("delta")))
 
     def _langchain(self, chunk: dict[str, Any]) -> Piece | None:
         """Take a chunk of LangChain's."""
@@ -289,54 +298,14 @@ class Assembly:
         blocks: list[Any] = content if is_list(content) else [{"type": "text", "text": content}] if content else []
         text = "".join(block.get("text") or "" for block in blocks if is_object(block) and block.get("type") == "text")
         thought = "".join(str(block.get("thinking") or block.get("reasoning") or "") for block in blocks if is_object(block))
-        _append(self.answer, "content", text)
+        append(self.answer, "content", text)
         if deltas := chunk.get("tool_call_chunks"):
             calls = [
                 {"index": delta.get("index") or 0, "id": delta.get("id"), "function": {**delta, "arguments": delta.get("args")}}
                 for delta in objects_of(deltas)
             ]
-            _merge_calls(self.answer.setdefault("tool_calls", []), calls)
+            merge_calls(self.answer, calls)
         return Piece(text, thought)
-
-
-class _Text:
-    """A text that is still being streamed. Of one that is too long to be kept the rest is counted."""
-
-    __slots__ = ("_pieces", "_size")
-
-    def __init__(self, piece: str) -> None:
-        self._pieces = [piece]
-        self._size = len(piece)
-
-    def append(self, piece: str) -> None:
-        """Add a piece of the text."""
-        if self._size <= MAX_TEXT:
-            self._pieces.append(piece)
-            if len(self._pieces) > _MOST_PIECES:
-                self._pieces = ["".join(self._pieces)]
-        self._size += len(piece)
-
-    def __str__(self) -> str:
-        joined = "".join(self._pieces)
-        return joined if self._size <= MAX_TEXT else truncated(joined, MAX_TEXT, self._size)
-
-
-def _append(holder: dict[str, Any], name: str, piece: str) -> None:
-    if type(piece) is not str:
-        raise TypeError(name)
-    held = holder.get(name)
-    if type(held) is not _Text:
-        held = holder[name] = _Text(held if isinstance(held, str) else "")
-    held.append(piece)
-
-
-def _joined(value: Any) -> Any:
-    """Return a value with its streamed texts as texts."""
-    if type(value) is _Text:
-        return str(value)
-    if is_object(value):
-        return {key: _joined(item) for key, item in value.items()}
-    return [_joined(item) for item in value] if is_list(value) else value
 
 
 def _unwrapped(chunk: Any) -> Any:
@@ -352,10 +321,6 @@ def _may_be(value: object) -> bool:
     return is_object(value) or callable(getattr(type(value), "model_dump", None))
 
 
-def _object(value: Any) -> dict[str, Any]:
-    return value if is_object(value) else {}
-
-
 def _bare(value: Any) -> Any:
     """Return plain values without the members that are null: clients name all that there could be."""
     if is_object(value):
@@ -363,8 +328,17 @@ def _bare(value: Any) -> Any:
     return [_bare(item) if type(item) in _CONTAINERS else item for item in value] if is_list(value) else value
 
 
+def _merge_choice(choice: dict[str, Any], update: dict[str, Any]) -> None:
+    """Add what a chunk of OpenAI's says of a choice beside its text: why it ended, and how probable the tokens were."""
+    for name, value in update.items():
+        if name == "logprobs" and is_object(value):
+            merge(choice.setdefault(name, {}), value)
+        elif name not in _OF_CHOICE:
+            choice[name] = value
+
+
 def _is_whole(answer: dict[str, Any]) -> bool:
-    choices, candidates, message = answer.get("choices"), answer.get("candidates"), _object(answer.get("output", answer)).get("message")
+    choices, candidates, message = answer.get("choices"), answer.get("candidates"), object_in(answer.get("output", answer)).get("message")
     if is_list(choices) and choices:
         return all(is_object(choice) and ("message" in choice or ("text" in choice and "index" in choice)) for choice in choices)
     if is_list(candidates):
@@ -396,104 +370,6 @@ _STREAMS: Final[list[tuple[Callable[[dict[str, Any]], bool], str]]] = [
     (lambda chunk: chunk.get("type") == "AIMessageChunk", "_langchain"),
 ]
 """How the first chunk of each stream is recognised, and the method that takes the chunks of that stream."""
-
-
-def _at(items: list[Any], index: int, new: dict[str, Any]) -> dict[str, Any]:
-    """Return the item of that index, made if it is not there."""
-    if not 0 <= index <= len(items):
-        index = len(items) - 1 if items else 0
-    if index == len(items):
-        items.append(new)
-    return cast("dict[str, Any]", items[index])
-
-
-def _merge_calls(calls: list[Any], deltas: list[dict[str, Any]]) -> None:
-    for delta in deltas:
-        call = _at(calls, delta.get("index", len(calls)), {"type": "function", "function": {"name": "", "arguments": ""}})
-        call["id"] = delta.get("id") or call.get("id")
-        function = _object(delta.get("function"))
-        call["function"]["name"] = function.get("name") or call["function"]["name"]
-        if isinstance(arguments := function.get("arguments") or "", str):
-            _append(call["function"], "arguments", arguments)
-        else:  # whole, as Mistral may have it
-            call["function"]["arguments"] = arguments
-
-
-def _merge_message(message: dict[str, Any], delta: dict[str, Any]) -> Piece:
-    """Add to a message of OpenAI's chat."""
-    text = delta.get("content") or delta.get("refusal") or ""
-    thought = delta.get("reasoning_content") or delta.get("reasoning") or ""
-    for name, value in delta.items():
-        if name == "tool_calls":
-            _merge_calls(message.setdefault("tool_calls", []), value)
-        elif name == "content" and (is_list(value) or is_list(message.get(name))):
-            text, thought = _merge_blocks(message, value)
-        elif isinstance(value, str) and name != "role":
-            _append(message, name, value)
-    return Piece(text, thought)
-
-
-def _merge_blocks(message: dict[str, Any], content: Any) -> Piece:
-    """Add to a message the *content* of a chunk of Mistral's: blocks, or, after some, text."""
-    held = message.get("content")
-    if not is_list(held):
-        message["content"] = [{"type": "text", "text": held}] if held else []
-    blocks: list[Any] = message["content"]
-    text = thought = ""
-    for block in objects_of(content) if is_list(content) else [{"type": "text", "text": content}]:
-        kind, inner = block.get("type"), block.get("thinking")
-        if kind == "thinking":
-            added = "".join(item.get("text") or "" for item in objects_of(inner)) if is_list(inner) else inner or ""
-            thought += added
-        elif kind == "text":
-            added = block.get("text") or ""
-            text += added
-        else:
-            blocks.append(block)
-            continue
-        if not blocks or blocks[-1].get("type") != kind:
-            blocks.append({"type": kind})
-        _append(blocks[-1], kind, added)
-    return Piece(text, thought)
-
-
-def _delta(block: dict[str, Any], delta: dict[str, Any]) -> Piece:
-    """Add to a block of Anthropic's, or of Cohere's."""
-    texts = {name: value for name in ("text", "thinking", "signature") if isinstance(value := delta.get(name), str)}
-    for name, value in texts.items():
-        _append(block, name, value)
-    if "partial_json" in delta:
-        _append(block, "input", delta["partial_json"])
-    return Piece(texts.get("text", ""), texts.get("thinking", ""))
-
-
-def _close(block: dict[str, Any]) -> None:
-    """Make a value of a tool's input, which came as text."""
-    if type(value := block.get("input")) is _Text:
-        block["input"] = str(value)
-    if isinstance(block.get("input"), str):
-        with suppress(DecodeError):
-            block["input"] = decode(block["input"].encode())
-
-
-def _merge_converse(block: dict[str, Any], delta: dict[str, Any]) -> Piece:
-    """Add to a block of Bedrock's."""
-    call, thought = _object(delta.get("toolUse")), _object(delta.get("reasoningContent"))
-    held: dict[str, Any] = block.setdefault("toolUse", {}) if call else {}
-    held |= {name: value for name, value in call.items() if name != "input"}
-    if "input" in call:
-        _append(held, "input", call["input"])
-    thinking: dict[str, Any] = block.setdefault("reasoningContent", {}).setdefault("reasoningText", {}) if thought else {}
-    return Piece(_delta(block, delta).text, _delta(thinking, thought).text)
-
-
-def _merge_part(parts: list[Any], part: dict[str, Any]) -> None:
-    """Add a part of Gemini's, a text to the text before it; one that is signed is a part of its own, which is sent back."""
-    unsigned = all(not one.get("thoughtSignature") and not one.get("thought_signature") for one in (*parts[-1:], part))
-    if unsigned and parts and "text" in part and "text" in (last := parts[-1]) and last.get("thought") == part.get("thought"):
-        _append(last, "text", part["text"])
-    else:
-        parts.append(dict(part))
 
 
 if speed.compiled():

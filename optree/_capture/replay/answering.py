@@ -417,6 +417,9 @@ def _anthropic(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
             if "signature" in shown:
                 deltas.append({"type": "signature_delta", "signature": shown["signature"]})
                 shown["signature"] = ""
+            if cited := objects_of(block.get("citations")):
+                deltas += [{"type": "citations_delta", "citation": one} for one in cited]
+                shown["citations"] = []
         elif "input" in block:
             sent = block["input"]  # a text where it broke off
             deltas.append({"type": "input_json_delta", "partial_json": sent if isinstance(sent, str) else encode(sent).decode()})

@@ -326,3 +326,71 @@ def test_an_asynchronous_stream_that_is_left(recording):
     with optree.session("asker"), optree.turn():
         asyncio.run(program())
     assert 1 == len(list(walk_ops(recording.tree.session)))
+
+
+def _chunk(delta, at=0, **more):
+    return {"object": "chat.completion.chunk", "model": "m", "choices": [{"index": at, "delta": delta, **more}]}
+
+
+USED = {"object": "chat.completion.chunk", "model": "m", "choices": [], "usage": {"prompt_tokens": 12, "completion_tokens": 2}}
+
+
+def streamed(recording, *events):
+    """Return the op of a streamed chat, and its answer."""
+    with optree.session("agent"), optree.turn():
+        client(EVENTS, _sse(*events) + "data: [DONE]\n\n").post("https://api.openai.com/v1/chat/completions", json=OLLAMA)
+    [(_, _, op)] = walk_ops(recording.tree)
+    return op, decode(op.response.payload)
+
+
+def test_choices_that_begin_in_any_order(recording):
+    """Each of several answers in one stream has its own text and end, whichever comes first."""
+    texts = [_chunk({"content": f"answer {at}"}, at) for at in (1, 0, 2)]
+    _, answer = streamed(recording, *texts, *[_chunk({}, at, finish_reason="stop") for at in (2, 0, 1)], USED)
+    assert [(f"answer {at}", "stop") for at in range(3)] == [(one["message"]["content"], one["finish_reason"]) for one in answer["choices"]]
+
+
+@pytest.mark.parametrize("numbers", [(0, 1), (1, 2), (1, 0)])
+def test_tool_calls_by_their_numbers(recording, numbers):
+    """Two calls are two, though a gateway counts a text as the first part, or gives the second one first."""
+    begun = [{"index": at, "id": f"c{at}", "function": {"name": f"f{at}", "arguments": ""}} for at in numbers]
+    rest = [{"index": at, "function": {"arguments": "{}"}} for at in numbers]
+    _, answer = streamed(recording, *[_chunk({"tool_calls": [one]}) for one in begun + rest], _chunk({}, finish_reason="tool_calls"), USED)
+    calls = answer["choices"][0]["message"]["tool_calls"]
+    assert [(f"f{at}", "{}") for at in sorted(numbers)] == [(one["function"]["name"], one["function"]["arguments"]) for one in calls]
+
+
+def test_what_a_stream_says_beside_its_text(recording, tmp_path):
+    """Sources, probabilities, a call of the older kind and reasoning in parts are in the answer; what a search cost is unknown."""
+    (prices := tmp_path / "prices.json").write_text(json.dumps({"openai": {"m": {"input": 1, "output": 1}}}))
+    optree.configure(prices=prices)
+    cited = [{"type": "url_citation", "url_citation": {"url": f"https://example.com/{at}"}} for at in (1, 2)]
+    thought = {"type": "reasoning.text", "index": 0}
+    op, answer = streamed(
+        recording,
+        _chunk({"role": "assistant", "content": "It "}, logprobs={"content": [{"token": "It ", "logprob": -0.5}]}),
+        _chunk({"content": "rains"}, logprobs={"content": [{"token": "rains", "logprob": -0.25}]}),
+        _chunk({"annotations": cited[:1]}),
+        _chunk({"annotations": cited[1:]}),
+        _chunk({"reasoning_details": [{**thought, "text": "Look "}]}),
+        _chunk({"reasoning_details": [{**thought, "text": "outside", "signature": "s"}]}),
+        _chunk({"function_call": {"name": "f", "arguments": '{"a"'}}),
+        _chunk({"function_call": {"arguments": ":1}"}}),
+        _chunk({"audio": {"id": "a", "data": "AAAA", "transcript": "It"}}),
+        _chunk({}, finish_reason="stop", content_filter_results={"hate": {"filtered": False}}),
+        USED,
+    )
+    assert {
+        "message": {
+            "role": "assistant",
+            "content": "It rains",
+            "annotations": cited,
+            "reasoning_details": [{**thought, "text": "Look outside", "signature": "s"}],
+            "function_call": {"name": "f", "arguments": '{"a":1}'},
+            "audio": {"id": "a", "transcript": "It"},
+        },
+        "logprobs": {"content": [{"token": "It ", "logprob": -0.5}, {"token": "rains", "logprob": -0.25}]},
+        "finish_reason": "stop",
+        "content_filter_results": {"hate": {"filtered": False}},
+    } == answer["choices"][0]
+    assert [(14, None)] == [(one.tokens.total_tokens, one.cost_usd) for one in op.accounting]

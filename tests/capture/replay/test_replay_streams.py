@@ -3,6 +3,7 @@
 import asyncio
 import json
 
+import anthropic
 import httpx
 import openai
 import pytest
@@ -12,6 +13,7 @@ from google.genai import types
 import optree
 from optree._nodes import REPLAY_OF
 from optree._tree import walk_ops
+from optree._values import decode
 from optree.testing import capture, replay
 from tests.capture.calls.test_left_open import client
 from tests.capture.conftest import twice
@@ -301,3 +303,34 @@ def test_a_stream_that_is_read_behind_its_turn():
     assert ("cancelled", True) == (op.status, not op.response.partial)
     with replay(recorded.tree), capture(), client() as asking, optree.session("agent"):
         assert "It rains" == ask(asking)
+
+
+def test_sources_of_a_streamed_answer(provider):
+    """A replay gives the sources that a text of Anthropic's cites, so the next request, which sends them back, is as it was."""
+    cited = [{"type": "char_location", "cited_text": f"c{at}", "document_index": 0, "document_title": "d",
+              "start_char_index": at, "end_char_index": at + 1} for at in (0, 1)]  # fmt: skip
+    message = {"id": "m-1", "type": "message", "role": "assistant", "model": "m", "content": [], "stop_reason": None, "stop_sequence": None}
+    told = [
+        {"type": "message_start", "message": {**message, "usage": {"input_tokens": 12, "output_tokens": 1}}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "", "citations": []}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "It rains"}},
+        *({"type": "content_block_delta", "index": 0, "delta": {"type": "citations_delta", "citation": one}} for one in cited),
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn", "stop_sequence": None}, "usage": {"output_tokens": 2}},
+        {"type": "message_stop"},
+    ]
+
+    def run():
+        asking, said = anthropic.Anthropic(api_key="k", base_url=provider.url, max_retries=0), []
+        messages = [{"role": "user", "content": "Weather?"}]
+        with optree.session("asker"), optree.turn():
+            for _ in range(2):
+                with asking.messages.stream(model="m", max_tokens=9, messages=messages) as stream:
+                    answer = stream.get_final_message()
+                said.append(answer.model_dump_json())
+                messages += [{"role": "assistant", "content": answer.content}, {"role": "user", "content": "And then?"}]
+        return said
+
+    expected, found, recorded, _ = twice(provider, [events(*told, done=False, names=True)], run)
+    assert expected == found
+    assert [cited] * 2 == [decode(op.response.payload)["content"][0]["citations"] for _, _, op in walk_ops(recorded.tree)]
