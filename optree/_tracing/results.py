@@ -17,10 +17,12 @@ from optree._tracing.runtime import report_problem
 from optree._values import MAX_ITEMS, MAX_TEXT, encode, foreign_type, is_list, is_object
 
 if TYPE_CHECKING:
-    from optree._providers.answers import Assembly, Piece
+    from optree._providers.answers import Assembly
+    from optree._providers.merging import Piece
 
 _ASKED = "by stream_options={'include_usage': True}"
 _NEXT = "return the client's answer itself, or call op.response and op.account"
+ENDED_EARLY = "the stream ended before it said that it was over: the answer may lack its end, and what it took is not all known"
 BROKEN_OFF_CALLS = "response.tool_calls"
 """The attribute of an op whose answer broke off that has the function calls in it, as far as they had come: they are content."""
 _ENDS = ("stop_reason", "stopReason", "finish_reason", "done_reason", "done", "promptFeedback")
@@ -104,6 +106,8 @@ class ModelResult(OpResult):
 
     decoded = False
     """True where all that is taken is JSON that was decoded."""
+    is_over = False
+    """True once the provider of a stream has said that no more comes."""
     _assembly: Assembly | None = None
     _named = _is_read = False
     _room = MAX_TEXT
@@ -182,7 +186,15 @@ class ModelResult(OpResult):
     @property
     def _is_partial(self) -> bool:
         """True for a stream that tells as it goes what it has taken so far, as long as it has not told all."""
-        return self._assembly is not None and "status" not in self._assembly.answer and not self.is_complete
+        if self._assembly is None or self._assembly.is_told or "status" in self._assembly.answer:
+            return False
+        return not self.is_complete
+
+    def _tells_less(self, status: Status) -> bool:
+        """Tell whether what a stream says it took is not all: it ended before it told that, by an error or, as of a proxy, without one."""
+        if not self._is_partial:
+            return False
+        return status != "ok" or not (self.is_over or (self._assembly is not None and self._assembly.answer.get("type") == "ai"))
 
     def breaks_off(self) -> None:
         """Record what has come of a stream beside its text: its op is about to end, whatever comes yet."""
@@ -271,8 +283,10 @@ class ModelResult(OpResult):
     def _usage(self, answer: dict[str, Any], status: Status) -> usage.Usage:
         """Return what an answer took, marked if its stream broke off before it told all."""
         figures = usage.read(answer)
-        if status != "ok" and self._is_partial:
+        if self._tells_less(status):
             figures.rest = {**figures.rest, PARTIAL: True}
+            if status == "ok" and has_figures(figures):
+                self._op.log(ENDED_EARLY, "WRN")
         return figures
 
     def _asked(self, model: object, provider: object) -> object:

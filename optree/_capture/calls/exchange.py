@@ -430,6 +430,7 @@ class Exchange:
         if status == "failed":
             failure = class_of_error(error) if refusal is None else class_of_status(self._status, None, refusal.told)
             call.fails("invalid" if is_unread else failure, refusal or refusal_of(error))
+        self._result.is_over = body is not None and (body.is_over or not body.is_stream)
         self._result.ended(status)
         call.end_op(status, said)
 

@@ -18,14 +18,15 @@ from optree._capture.calls.refusals import Refusal
 from optree._interrupts import suppress
 from optree._nodes import PARTIAL, USAGE_AT_START, AccountingEntry, Status, is_placeholder
 from optree._providers import usage
-from optree._providers.answers import Piece, model_of, provider_in, whole
+from optree._providers.answers import model_of, provider_in, whole
+from optree._providers.merging import Piece
 from optree._providers.messages import is_under_way
 from optree._providers.server_tools import server_tools
 from optree._providers.usage import SERVER_TOOLS
 from optree._tracing.budgets import CarriedRefusal
 from optree._tracing.failures import ERROR_BODY, FailureClass, error_attributes
 from optree._tracing.faults import guarded
-from optree._tracing.results import ModelResult, has_figures, name_model
+from optree._tracing.results import ENDED_EARLY, ModelResult, has_figures, name_model
 from optree._tracing.runtime import RUNTIME
 from optree._tracing.scopes import is_parents
 from optree._values import is_list, is_object
@@ -298,7 +299,10 @@ class JoinedAnswer(AnswerOverWire):
             super()._account(answer, provider, status)
             return
         name_model(self._op, model_of(answer), provider)
-        told = figures_in(answer, is_partial=status != "ok" and self._is_partial)
+        is_partial = self._tells_less(status)
+        told = figures_in(answer, is_partial=is_partial)
+        if told and is_partial and status == "ok":
+            self._op.log(ENDED_EARLY, "WRN")
         if told:  # else what it took is unknown
             if tools := server_tools(answer):
                 told[SERVER_TOOLS] = tools

@@ -1,11 +1,15 @@
 """What an answer told of its usage is all, a part, or cannot be read: only of all of it a cost is worked out."""
 
 import json
+from contextlib import nullcontext
 
 import pytest
 
 import optree
+from optree._tracing.results import ENDED_EARLY
+from optree._tree import walk_ops
 from optree._values import decode
+from tests.capture.calls.test_wire import EVENTS, client
 
 USED = {"input_tokens": 10, "output_tokens": 3, "total_tokens": 13}
 STREAMS = {
@@ -113,3 +117,64 @@ def test_usages_of_several_answers(recording):
     with optree.session("a"), optree.turn():
         optree.llm("openai:m")(lambda: answers)()
     assert 2 == recording.tree.session.totals.llm_requests
+
+
+ANTHROPIC = [
+    {
+        "type": "message_start",
+        "message": {
+            "type": "message",
+            "role": "assistant",
+            "model": "m",
+            "content": [],
+            "usage": {"input_tokens": 10, "output_tokens": 1},
+        },
+    },
+    {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+    {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "It rains"}},
+]
+GEMINI = [{"candidates": [{"content": {"parts": [{"text": "It"}]}}], "usageMetadata": {"promptTokenCount": 10, "candidatesTokenCount": 1}}]
+_CHUNK = {"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {"content": "It"}}]}
+CHAT = [{**_CHUNK, "usage": {"prompt_tokens": 10, "completion_tokens": 1}}]
+
+
+@pytest.mark.parametrize("within", [nullcontext, optree.llm], ids=["outside", "in an op"])
+@pytest.mark.parametrize(
+    ("url", "events"),
+    [
+        ("https://api.anthropic.com/v1/messages", ANTHROPIC),
+        ("https://generativelanguage.googleapis.com/v1/models/m:streamGenerateContent?alt=sse", GEMINI),
+        ("https://api.openai.com/v1/chat/completions", CHAT),
+    ],
+)
+def test_a_stream_that_ends_before_its_end(recording, tmp_path, url, events, within):
+    """One that ends without an error, and without a word that it is over, has not told all: it has tokens, a warning and no cost."""
+    names = {provider: {"m": {"input": 1, "output": 1}} for provider in ("anthropic", "google", "openai")}
+    (prices := tmp_path / "prices.json").write_text(json.dumps(names))
+    optree.configure(prices=prices)
+    asked = {"model": "m", "messages": [], "contents": [], "stream": True}
+    said = "".join(f"data: {json.dumps(one)}\n\n" for one in events)
+    with optree.session("a"), optree.turn(), within():
+        assert said == client(EVENTS, said).post(url, json=asked).text
+        if events is CHAT:
+            client(EVENTS, said + "data: [DONE]\n\n").post(url, json=asked)
+    ops = [op for _, _, op in walk_ops(recording.tree.session)]
+    [entry] = ops[0].accounting
+    assert ("ok", 11, None) == (ops[0].status, entry.tokens.total_tokens, entry.cost_usd)
+    assert [ENDED_EARLY] == [line.message for line in ops[0].logs]
+    assert [11e-6] * (events is CHAT) == [op.accounting[0].cost_usd for op in ops[1:]]
+
+
+def test_a_function_that_yields_the_beginning_of_a_stream(recording, tmp_path):
+    """What it took is not all known either."""
+    (prices := tmp_path / "prices.json").write_text(json.dumps({"anthropic": {"m": {"input": 1, "output": 1}}}))
+    optree.configure(prices=prices)
+
+    @optree.llm("anthropic:m")
+    def ask():
+        yield from ANTHROPIC
+
+    with optree.session("a"), optree.turn():
+        list(ask())
+    [entry] = recording.tree.session.turns[0].ops[0].accounting
+    assert (11, None) == (entry.tokens.total_tokens, entry.cost_usd)
