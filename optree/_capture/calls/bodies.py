@@ -1,4 +1,4 @@
-"""The bytes of an HTTP answer, as they pass, as the JSON values that they carry: one document, server-sent events, or a value a line."""
+"""The bytes of an HTTP answer, as they pass, as the JSON values that they carry: one document, events, frames, or a value a line."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 
 from msgspec import DecodeError
 
+from optree._capture.calls.aws_events import AWS_EVENTS, HEAD_BYTES, event_in, size_of
 from optree._interrupts import pass_on, suppress
 from optree._values import MAX_ITEMS, decode, is_object, plain
 
@@ -40,7 +41,7 @@ class Body:
 
     def __init__(self, content_type: str, encoding: str) -> None:
         kind = content_type.partition(";")[0].strip().lower()
-        self._read = Body._events if kind == "text/event-stream" else Body._lines if kind.endswith("ndjson") else Body._document
+        self._read = Body._lines if kind.endswith("ndjson") else _READ.get(kind, Body._document)
         self.is_stream = self._read is not Body._document
         self.flaw: str | None = None
         """What was not read, of which there may be more."""
@@ -61,6 +62,8 @@ class Body:
         self._held: list[bytes] = []
         """Pieces of a line, or of a document, that is not whole yet."""
         self._held_bytes = 0
+        self._frame_bytes = HEAD_BYTES
+        """Of the frame that is not whole yet, as far as that is known."""
         self._event: list[bytes] = []
         """Lines of an event's data."""
         self._name = b""
@@ -82,7 +85,7 @@ class Body:
         """Take that so many bytes passed unseen: the events, or lines, that lie in them are left out."""
         self._skipped += size
         flaw = f"the answer came faster than it can be read: {self._skipped:,} bytes of it are not recorded"
-        if self._encoding or not self.is_stream:
+        if self._encoding or not self.is_stream or self._read is Body._frames:
             self.stop(f"{flaw}, nor what is behind them")
             return
         self.flaw, self._is_behind_gap, self._ends_in_return = flaw, True, False
@@ -141,6 +144,28 @@ class Body:
         if data.isspace():
             return []
         return self._value(data, is_end=True)
+
+    def _frames(self, data: bytes, *, last: bool) -> list[Any]:
+        """Read AWS's frames."""
+        values: list[Any] = []
+        self._hold(data)
+        if self._held_bytes < self._frame_bytes and not last:
+            return values
+        data = self._taken()
+        try:
+            while len(data) >= HEAD_BYTES and len(data) >= (size := size_of(data[:HEAD_BYTES])):
+                values.append(event_in(data[:size], loads))
+                data = data[size:]
+            self._frame_bytes = size_of(data[:HEAD_BYTES]) if len(data) >= HEAD_BYTES else HEAD_BYTES
+        except (ValueError, RecursionError) as error:
+            pass_on(error)
+            self.stop("a frame of the answer cannot be read: it and the rest are not recorded")
+            self.is_unread, self.text = True, data[:MOST_KEPT]
+            return values
+        self._hold(data)
+        if last and data:
+            self.flaw, self.is_end_unread, self.text = "the answer ends within a frame", True, data[:MOST_KEPT]
+        return values
 
     def _lines(self, data: bytes, *, last: bool) -> list[Any]:
         lines = self._whole_lines(data, last=last)
@@ -265,3 +290,5 @@ _UNPACKERS: Final[dict[str, Callable[[], _Unpacker]]] = {
     "br": _Brotli,
     "zstd": _zstd,
 }
+_READ: Final = {"text/event-stream": Body._events, AWS_EVENTS: Body._frames}  # noqa: SLF001 - of this module
+"""How bodies of these content types are read."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
@@ -17,7 +18,6 @@ _HOSTS: Final = {
     "services.ai.azure.com": "azure",
     "api.anthropic.com": "anthropic",
     "generativelanguage.googleapis.com": "google",
-    "aiplatform.googleapis.com": "vertex",
     "openrouter.ai": "openrouter",
     "api.deepseek.com": "deepseek",
     "api.x.ai": "xai",
@@ -38,17 +38,27 @@ _ENDS: Final = (
     ("/messages", "anthropic", "messages"),
     (":generatecontent", "google", "contents"),
     (":streamgeneratecontent", "google", "contents"),
+    (":rawpredict", "anthropic", "messages"),
+    (":streamrawpredict", "anthropic", "messages"),
     ("/api/chat", "ollama", "messages"),
     ("/api/generate", "ollama", "prompt"),
     ("/v2/chat", "cohere", "messages"),
 )
 """Ends of paths, whose interface it is, and the member of the body that has what is sent."""
-_OTHERS: Final = ("/count_tokens", "/batches")
+_OTHERS: Final = ("/count_tokens", "/batches", "/count-tokens:rawpredict")
 """Ends of paths of requests that have a model's messages, and ask for no answer."""
 _BESIDE: Final = (
     *_OTHERS, "/embeddings", "/moderations", "/rerank", "/api/embed", ":embedcontent", ":batchembedcontents", ":counttokens"
 )  # fmt: skip
 """Ends of paths of requests to providers that ask no model for an answer."""
+_VERTEX: Final = re.compile(r"(^|[.-])aiplatform(\.\w+\.rep)?\.googleapis\.com$")
+"""Hosts of Vertex's regions."""
+_BEDROCK: Final = re.compile(r"/model/(.+)/(?:invoke|invoke-with-response-stream|converse|converse-stream)$")
+"""The ends of paths of Bedrock's, with the model."""
+_SERVED: Final = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws")
+"""Ends of the names of hosts that bill as Bedrock does."""
+_SENT: Final = ("messages", "prompt", "inputText")
+"""Members of the requests of Bedrock's models that have what is sent. Amazon's models for embeddings take the last too."""
 _BLANKS: Final = 64
 _MOST_BYTES: Final = 256 << 20
 
@@ -71,24 +81,43 @@ def read(host: str, path: str, body: bytes) -> Asked | None:
     """Return what a POST request asks of a model; None for one that asks none. Never raises for what others send."""
     if not body[:_BLANKS].lstrip().startswith(b"{") or len(body) > _MOST_BYTES:
         return None
+    if (bedrock := _BEDROCK.search(path)) is not None:
+        return bedrock_asked(host, bedrock[1], _object(body))
     found = _known(path)
-    if found is None and (b'"messages"' not in body or b'"model"' not in body or path.lower().rstrip("/").endswith(_OTHERS)):
+    if path.lower().rstrip("/").endswith(_OTHERS) or (found is None and (b'"messages"' not in body or b'"model"' not in body)):
         return None
     interface, member = found or ("openai", "messages")
+    told = _object(body)
+    if told is None or not (member in told or (member == "input" and "prompt" in told)):
+        return None
+    sent = told.pop(member, None)
+    model = told.pop("model", None)
+    if interface == "google" or (model is None and path.lower().rstrip("/").endswith("rawpredict")):
+        model = unquote(path.rpartition("/")[2].partition(":")[0])
+    if (member == "messages" and not is_list(sent)) or not (isinstance(model, str) or "/deployments/" in path.lower()):
+        return None
+    return Asked(provider_of_host(host, interface), model if isinstance(model, str) else None, messages_of(sent), told, host, len(body))
+
+
+def bedrock_asked(host: str, model: str, told: dict[str, Any] | None) -> Asked | None:
+    """Return what a request to Bedrock asks of a model, by an id or an ARN, with these members; None for one that asks none."""
+    named = model.rpartition("/")[2] if model.startswith("arn:") else model
+    member = next((name for name in _SENT if told is not None and name in told), None)
+    if told is None or member is None or "embed" in named.lower():
+        return None
+    sent = told.pop(member)
+    provider = "bedrock" if host.lower().endswith(_SERVED) else "bedrock-compatible"
+    return Asked(provider, named, messages_of(sent), told, host)
+
+
+def _object(body: bytes) -> dict[str, Any] | None:
+    """Return the object that a body is; None of another body."""
     try:
         told = loads(body)
     except (ValueError, RecursionError) as error:
         pass_on(error)
         return None
-    if not is_object(told) or not (member in told or (member == "input" and "prompt" in told)):
-        return None
-    sent = told.pop(member, None)
-    model = told.pop("model", None)
-    if interface == "google":
-        model = unquote(path.rpartition("/")[2].partition(":")[0])
-    if (member == "messages" and not is_list(sent)) or not (isinstance(model, str) or "/deployments/" in path.lower()):
-        return None
-    return Asked(provider_of_host(host, interface), model if isinstance(model, str) else None, messages_of(sent), told, host, len(body))
+    return told if is_object(told) else None
 
 
 @lru_cache(256)
@@ -112,6 +141,11 @@ def _known(path: str) -> tuple[str, str] | None:
 @lru_cache(256)
 def provider_of_host(host: str, interface: str) -> str:
     """Return who is asked at a host by that interface."""
-    parts = host.lower().split(".")
+    low = host.lower()
+    if _VERTEX.search(low):
+        return "vertex"
+    if "bedrock" in low and low.endswith(_SERVED):
+        return "bedrock"
+    parts = low.split(".")
     compatible = interface if interface == "ollama" else f"{interface}-compatible"  # whose prices need not be those of *interface*
     return next((_HOSTS[name] for at in range(len(parts)) if (name := ".".join(parts[at:])) in _HOSTS), compatible)

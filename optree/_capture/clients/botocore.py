@@ -17,23 +17,19 @@ from urllib.parse import urlsplit
 from optree._capture.calls.begin import begin_asked, is_wanted
 from optree._capture.calls.bodies import loads
 from optree._capture.calls.exchange import Exchange
-from optree._capture.calls.requests import Asked
+from optree._capture.calls.requests import bedrock_asked
 from optree._capture.calls.sent import SentRequest
 from optree._capture.hooks import Hook, run_within
 from optree._capture.replay import ACTIVE
 from optree._capture.replay.answering import NO_ANSWER, StoredReply, bedrock_events
 from optree._interrupts import pass_on
 from optree._tracing.faults import guarded
-from optree._values import decode, encode, is_list, is_object, text
+from optree._values import decode, encode, is_object, text
 
 _CONVERSE: Final = frozenset({"Converse", "ConverseStream"})
 _INVOKE: Final = frozenset({"InvokeModel", "InvokeModelWithResponseStream"})
-_SENT: Final = ("messages", "prompt", "inputText")
-"""Members of models' own requests that have what is sent. Amazon's models for embeddings take the last too."""
 _JSON: Final = (b"content-type", b"application/json")
 _LINES: Final = (b"content-type", b"application/x-ndjson")
-_SERVED: Final = ("amazonaws.com", "amazonaws.com.cn", "api.aws")
-"""Ends of the names of hosts that bill as Bedrock does."""
 
 
 def client(module: ModuleType, is_on: Callable[[], bool]) -> list[Hook]:
@@ -130,20 +126,12 @@ def _begun(made_by: Any, operation: str, given: Any) -> Exchange | None:
     model = told.pop("modelId", None)
     if not isinstance(model, str):
         return None
-    named = model.rpartition("/")[2] if model.startswith("arn:") else model
     if operation in _INVOKE:
         found = _body_of(told.pop("body", None))
-        if found is None or "embed" in named.lower():
+        if found is None:
             return None
         told = {**{name: value for name, value in told.items() if name not in ("accept", "contentType")}, **found}
-    member = next((name for name in _SENT if name in told), None)
-    if member is None:
-        return None
-    sent = told.pop(member)
-    messages: list[Any] = sent if is_list(sent) else [{"role": "user", "content": sent}]
-    host = urlsplit(str(made_by.meta.endpoint_url)).hostname or ""
-    provider = "bedrock" if any(host == name or host.endswith(f".{name}") for name in _SERVED) else "bedrock-compatible"
-    exchange = begin_asked(Asked(provider, named, messages, told, host))
+    exchange = begin_asked(bedrock_asked(urlsplit(str(made_by.meta.endpoint_url)).hostname or "", model, told))
     if exchange is not None:
         exchange.sends(f"{operation} of {model}")
     return exchange

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
+from optree._capture.calls.aws_events import AWS_EVENTS, error_frame, frames_of
 from optree._capture.calls.bodies import JSON
 from optree._capture.calls.observed import CHUNKS
 from optree._capture.calls.refusals import STATUS_CODE, charset_of
@@ -27,6 +28,8 @@ WEBSOCKET: Final = "websocket:"
 """In place of a path: an answer whose events go through a websocket (`socket_events`)."""
 _EVENTS: Final = "text/event-stream"
 _LINES: Final = "application/x-ndjson"
+_FRAMED: Final = ("/invoke-with-response-stream", "/converse-stream")
+"""Ends of paths whose streams are AWS's."""
 NO_ANSWER: Final = 0
 """In place of a status: the connection breaks."""
 NOT_AGAIN: Final = {"x-should-retry": "false"}
@@ -155,7 +158,11 @@ def body_of(answer: Any, path: str, query: str, request: Any, chunks: Any = None
         answer = answer | {"response": said.get("content"), **{name: said[name] for name in ("thinking",) if name in said}}
         del answer["message"]
     if not _is_stream(low, query, request):
-        return JSON, encode([answer] if ":streamgeneratecontent" in low else answer)
+        if low.endswith(_FRAMED):
+            kind, data = AWS_EVENTS, frames_of(bedrock_events(answer), is_converse=low.endswith("/converse-stream"))
+        else:
+            kind, data = JSON, encode([answer] if ":streamgeneratecontent" in low else answer)
+        return kind, data
     if ":streamgeneratecontent" in low:
         return _EVENTS, b"".join(map(_event, _gemini(answer, chunks)))
     if low.endswith("/responses"):
@@ -174,7 +181,7 @@ def body_of(answer: Any, path: str, query: str, request: Any, chunks: Any = None
 
 
 def _is_stream(path: str, query: str, request: Any) -> bool:
-    """Tell whether an answer is server-sent events. Ollama's stream is lines of JSON, of which one may be all."""
+    """Tell whether an answer is server-sent events. Ollama's stream is lines of JSON, of which one may be all; Bedrock's are frames."""
     if ":streamgeneratecontent" in path:
         return "alt=sse" in query
     return is_object(request) and request.get("stream") is True and not path.endswith((WEBSOCKET, "/api/chat", "/api/generate"))
@@ -182,6 +189,8 @@ def _is_stream(path: str, query: str, request: Any) -> bool:
 
 def error_body_of(error: Any, path: str, query: str, request: Any) -> tuple[str, bytes]:
     """Return the same of an answer that was begun, and is nothing but an error: a document, or the last event of a stream."""
+    if path.lower().rstrip("/").endswith(_FRAMED):
+        return AWS_EVENTS, error_frame(error)
     if not _is_stream(path.lower().rstrip("/"), query, request):
         return JSON, encode(error)
     return _EVENTS, b"".join(_event(one, name="type" in one) for one in error_events(error))

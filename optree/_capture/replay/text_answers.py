@@ -25,6 +25,8 @@ _INTERFACES: Final = (
     ("/completions", "completions"),
     ("/responses", "responses"),
     ("/messages", "anthropic"),
+    (":rawpredict", "anthropic"),
+    (":streamrawpredict", "anthropic"),
     ("/v2/chat", "cohere"),
     ("converse", "bedrock"),
     ("conversestream", "bedrock"),
