@@ -52,8 +52,9 @@ _NAMES: Final = {
     "together_ai": "together", "fireworks_ai": "fireworks", "openai-responses": "openai",
 }  # fmt: skip
 """Other names of providers: those of the GenAI conventions and of client libraries. A name that only resembles one is another's."""
-_USUAL: Final = (None, "", "default", "standard", "auto", "on_demand", "STANDARD", "ON_DEMAND", "global", "not_available")
-_TIER: Final = rb'"(?:service_?[tT]ier|speed|inference_?[gG]eo)": ?"([^"]*)"'
+_USUAL: Final = (None, "", "default", "standard", "auto", "on_demand", "STANDARD", "ON_DEMAND", "global", "not_available",
+                 "TRAFFIC_TYPE_UNSPECIFIED")  # fmt: skip
+_TIER: Final = rb'"(?:service_?[tT]ier|speed|inference_?[gG]eo|traffic_?[tT]ype)": ?"([^"]*)"'
 _HOUR: Final = rb'"cache_write_1h_tokens": ?(\d+)'
 _COUNTED: Final = rb'"(\w+)": ?(?:[1-9]|0\.)'
 _MODALITY: Final = rb'"modality": ?"(\w+)"'
@@ -296,7 +297,8 @@ class PriceFinder:
             if (price := self._table.get((provider, name.lower()))) is not None:
                 return price if asked.tier is None else None  # what another tier costs, only the user knows
         self.load()
-        prices = (self._of_library(provider, name, asked.tier, at) for name in names)
+        named = [model] if provider == "aws" else names  # a model's own name says nothing of the region, which has a price of its own
+        prices = (self._of_library(provider, name, asked.tier, at) for name in named)
         return None if self._library is None else next((price for price in prices if price is not None), None)
 
     def _of_library(self, provider: str, name: str, tier: str | None, at: float) -> Price | None:

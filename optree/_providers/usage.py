@@ -237,6 +237,7 @@ class _BlockShape(NamedTuple):
     held: str | None
     """The member that holds the figures, and is read in place of the block."""
     tier: str | None
+    performance: str | None
     timings: str | None
     cached: str | None
     is_response: bool
@@ -252,8 +253,8 @@ def _shape(names: tuple[str, ...], kinds: tuple[type, ...]) -> _BlockShape:
     )
     named = {known: name for name, known, _ in members}
     held = _holder(named, dict(zip(names, kinds, strict=True))) if named.keys().isdisjoint(_MAIN) else None
-    tier, timings, cached = (named.get(known) for known in ("service_tier", "timings", "cached_tokens"))
-    return _BlockShape(held, tier, timings, cached, not _RESPONSE.isdisjoint(names), members)
+    told = map(named.get, ("service_tier", "performance_config", "timings", "cached_tokens"))
+    return _BlockShape(held, *told, not _RESPONSE.isdisjoint(names), members)
 
 
 def _gather(block: Mapping[str, Any], figures: _Figures, depth: int) -> None:
@@ -270,6 +271,9 @@ def _gather(block: Mapping[str, Any], figures: _Figures, depth: int) -> None:
         tier = tier.get("type") if is_object(tier) else tier  # Bedrock's
         if isinstance(tier, str) and tier not in _USUAL_TIERS:  # it has a price of its own
             figures.rest["service_tier"] = tier
+        latency = None if shape.performance is None else block[shape.performance]  # Bedrock's
+        if is_object(latency) and isinstance(asked := latency.get("latency"), str) and asked not in _USUAL_TIERS:
+            figures.rest["service_tier"] = f"latency-{asked}"
         if not (tools := block.get(SERVER_TOOLS)) and shape.is_response:
             from optree._providers.server_tools import server_tools  # not before it is needed: this module is imported with optree
 

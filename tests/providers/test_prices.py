@@ -183,6 +183,13 @@ def test_a_usage_costs_what_its_provider_asks(provider, model, usage, expected):
     assert (None if expected is None else pytest.approx(expected / 1e6)) == said
 
 
+def test_a_region_has_prices_of_its_own():
+    """A model of Bedrock's costs what the id says that was asked for: its own name, by which it answers, leaves out the region."""
+    name, prices, tokens = "anthropic.claude-sonnet-4-5-20250929-v1:0", finder(), parts_of(1000, 0)
+    for asked, expected in ((f"us.{name}", 0.0033), (f"global.{name}", 0.003), ("an-inference-profile", None)):
+        assert expected == cost(prices, entry("bedrock", asked, answered="claude-sonnet-4-5-20250929"), tokens)
+
+
 def test_the_model_that_answered_is_asked_first():
     """A dated name has its own price; where that is not found, it is that of the model that was asked for."""
     tokens, prices = parts_of(1000, 0), finder()

@@ -33,7 +33,8 @@ from optree._values import is_list, is_object
 from optree.redaction import redact
 
 _FIGURES: Final = (
-    "usage", "usageMetadata", "usage_metadata", "timings", "meta", "prompt_eval_count", "eval_count", "service_tier"
+    "usage", "usageMetadata", "usage_metadata", "timings", "meta", "prompt_eval_count", "eval_count", "service_tier", "serviceTier",
+    "performanceConfig"
 )  # fmt: skip
 """Members of an answer that have figures of what it took, or say what these cost."""
 CHUNKS: Final = "stream.chunks"

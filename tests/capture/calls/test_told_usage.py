@@ -178,3 +178,38 @@ def test_a_function_that_yields_the_beginning_of_a_stream(recording, tmp_path):
         list(ask())
     [entry] = recording.tree.session.turns[0].ops[0].accounting
     assert (11, None) == (entry.tokens.total_tokens, entry.cost_usd)
+
+
+@pytest.mark.parametrize(
+    ("url", "sent", "answer"),
+    [
+        pytest.param(
+            "https://aiplatform.googleapis.com/v1/projects/p/locations/l/publishers/google/models/m:generateContent",
+            {"contents": []},
+            {"candidates": [{"content": {"parts": [{"text": "It rains"}]}, "finishReason": "STOP"}],
+             "usageMetadata": {"promptTokenCount": 10, "candidatesTokenCount": 3, "trafficType": "PROVISIONED_THROUGHPUT"}},
+            id="throughput that is paid for by the hour",
+        ),
+        pytest.param(
+            "https://bedrock-runtime.us-east-1.amazonaws.com/model/m/converse",
+            {"messages": []},
+            {"output": {"message": {"role": "assistant", "content": [{"text": "It rains"}]}}, "stopReason": "end_turn",
+             "usage": {"inputTokens": 10, "outputTokens": 3}, "performanceConfig": {"latency": "optimized"}},
+            id="answers that come faster",
+        ),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("own", [False, True])
+def test_traffic_with_a_price_of_its_own(recording, tmp_path, url, sent, answer, own):
+    """What it costs is unknown."""
+    names = {"vertex": {"m": {"input": 1, "output": 1}}, "bedrock": {"m": {"input": 1, "output": 1}}}
+    (prices := tmp_path / "prices.json").write_text(json.dumps(names))
+    optree.configure(prices=prices)
+    with optree.session("agent"), optree.turn():
+        if own:
+            with optree.llm():
+                client("application/json", json.dumps(answer)).post(url, json=sent)
+        else:
+            client("application/json", json.dumps(answer)).post(url, json=sent)
+    [(_, _, op)] = walk_ops(recording.tree)
+    assert [(13, None)] == [(one.tokens.total_tokens, one.cost_usd) for one in op.accounting]
