@@ -18,7 +18,7 @@ from optree._builder.stream import Stream
 from optree._ids import content_id
 from optree._interrupts import pass_on
 from optree._nodes import AccountingEntry, Message, OperationNode, Payload, Pool, SessionNode
-from optree._providers.prices import PRICES, Price
+from optree._providers.prices import PRICES, Price, billed
 from optree._tree import apply
 from optree._values import MAX_ITEMS, MAX_TEXT, cut, decode, encode, is_object, is_plain, plain, text
 from optree.redaction import StreamRedactor, redact
@@ -185,7 +185,7 @@ class Core:
             return
         try:
             price, hour = PRICES.find(entry)
-            if price is None or (cost := price.cost(tokens, hour)) is None:
+            if price is None or (cost := price.cost(billed(entry, tokens), hour)) is None:
                 return
             details = price.details if entry.details is UNSET else apply.merged(entry.details, price.details)
             if price.name not in self.priced:

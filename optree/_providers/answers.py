@@ -32,6 +32,7 @@ from optree._values import MAX_ITEMS, is_list, is_object, objects_of, plain
 _PROVIDERS: Final = {"openai": "openai", "anthropic": "anthropic", "google": "google", "ollama": "ollama"}
 """Providers by the package that a client's objects are from."""
 _MODELS: Final = ("model", "model_version", "modelVersion", "model_name")
+_RESPONSES: Final = ("response", "response.compaction")
 _LANGCHAIN: Final = frozenset({"ai", "AIMessageChunk"})
 _EVENTS: Final = frozenset(  # Anthropic's
     {"message_start", "message_delta", "message_stop", "content_block_start", "content_block_delta", "content_block_stop", "ping"}
@@ -343,7 +344,7 @@ def _is_whole(answer: dict[str, Any]) -> bool:
         return all(is_object(choice) and ("message" in choice or ("text" in choice and "index" in choice)) for choice in choices)
     if is_list(candidates):
         return all(is_object(item) and ("content" in item or "finish_reason" in item or "finishReason" in item) for item in candidates)
-    if answer.get("object") == "response" or (answer.get("type") == "message" and answer.get("role") == "assistant"):
+    if answer.get("object") in _RESPONSES or (answer.get("type") == "message" and answer.get("role") == "assistant"):
         return is_list(answer.get("output", answer.get("content")))
     if is_object(message) and message.get("role") == "assistant" and ("finish_reason" in answer or "stopReason" in answer):
         return "content" in message or "tool_calls" in message  # Cohere's, Bedrock's

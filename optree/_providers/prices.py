@@ -21,8 +21,8 @@ from msgspec import UNSET, Raw, Struct
 from optree._ids import content_id
 from optree._interrupts import pass_on
 from optree._nodes import PARTIAL, AccountingEntry, Tokens
-from optree._providers.amounts import MAX_DOLLARS
-from optree._providers.usage import SERVER_TOOLS
+from optree._providers.amounts import MAX_DOLLARS, count
+from optree._providers.usage import BILLED, SERVER_TOOLS, parts_of
 from optree._syscalls import calls
 from optree._values import encode, is_list, is_object
 from optree.errors import SetupError
@@ -65,6 +65,7 @@ _APART: Final = (
 )
 """What is billed beside the tokens of text everywhere, by a part of its name in usages; no price that is used here is for it."""
 _SERVER_TOOLS: Final = b'"%b":' % SERVER_TOOLS.encode()
+_BILLED: Final = b'"%b":{' % BILLED.encode()
 _PARTIAL: Final = b'"%b":true' % PARTIAL.encode()
 _FREE: Final = "tool_search"
 """How names of counts begin that cost their tokens, though they sound as if they were billed beside."""
@@ -378,6 +379,16 @@ def _asked(entry: AccountingEntry) -> tuple[Any, int]:
     if entry.actual_model is None and tier is None:
         return (entry.provider, entry.model), hour
     return PriceKey(entry.provider or "", entry.model or "", entry.actual_model, tier), hour
+
+
+def billed(entry: AccountingEntry, tokens: Tokens) -> Tokens:
+    """Return the tokens that are billed of those that an entry has: all, unless its usage says how many."""
+    details = entry.details
+    if details is UNSET or _BILLED not in bytes(details):
+        return tokens
+    told = msgspec.json.decode(details)[BILLED]
+    sent, received = (count(told.get(name), name, []) or 0 for name in ("input_tokens", "output_tokens"))
+    return parts_of(sent, received)
 
 
 def _uses_more(entry: AccountingEntry, price: Price) -> bool:

@@ -57,8 +57,8 @@ _INNER: Final[dict[str, dict[str, str]]] = {
 """Members that are objects themselves, with the counts in them by name."""
 _PLAIN: Final = frozenset({"read", "written", "reasoning"})
 """Counts in these that are taken as they are."""
-_HOLDERS: Final = ("usage", "usage_metadata", "token_usage", "tokens", "billed_units", "meta", "response_metadata")
-"""Members of a response, or of a usage (Cohere), that hold the figures."""
+_HOLDERS: Final = ("usage", "usage_metadata", "token_usage", "tokens", "billed_units", "meta", "response_metadata", "x_groq")
+"""Members of a response, or of a usage (Cohere), that hold the figures; Groq's stream has them in the last."""
 _ENVELOPES: Final = ("response", "message", "body", "result")
 """Members of a stream's event, or of a line of a batch, that hold a whole response."""
 _HOLDING: Final = frozenset((*_HOLDERS, *_ENVELOPES))
@@ -87,6 +87,8 @@ _WITHIN_PROVIDERS: Final = frozenset(
 )  # fmt: skip
 SERVER_TOOLS: Final = "server_tool_calls"
 """The member of a usage's rest that counts, by type, the tool calls of an answer that the provider ran and bills beside the tokens."""
+BILLED: Final = "billed_units"
+"""The member of a usage, and of its rest, that has what is billed where that is not what was taken: Cohere adds some of its own."""
 _USUAL_TIERS: Final = frozenset({"default", "standard", "auto"})
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _WORDS: Final = re.compile(r"[a-z0-9]+")
@@ -236,6 +238,8 @@ class _BlockShape(NamedTuple):
 
     held: str | None
     """The member that holds the figures, and is read in place of the block."""
+    billed: str | None
+    """The one beside it that says how many of these are billed: Cohere's."""
     tier: str | None
     performance: str | None
     timings: str | None
@@ -253,8 +257,9 @@ def _shape(names: tuple[str, ...], kinds: tuple[type, ...]) -> _BlockShape:
     )
     named = {known: name for name, known, _ in members}
     held = _holder(named, dict(zip(names, kinds, strict=True))) if named.keys().isdisjoint(_MAIN) else None
-    told = map(named.get, ("service_tier", "performance_config", "timings", "cached_tokens"))
-    return _BlockShape(held, *told, not _RESPONSE.isdisjoint(names), members)
+    billed = named.get(BILLED) if held is not None and _snake(held) == "tokens" else None
+    tier, performance, timings, cached = map(named.get, ("service_tier", "performance_config", "timings", "cached_tokens"))
+    return _BlockShape(held, billed, tier, performance, timings, cached, not _RESPONSE.isdisjoint(names), members)
 
 
 def _gather(block: Mapping[str, Any], figures: _Figures, depth: int) -> None:
@@ -267,19 +272,7 @@ def _gather(block: Mapping[str, Any], figures: _Figures, depth: int) -> None:
         pass_on(error)
         shape = _shape.__wrapped__(names, kinds)
     if depth < _DEPTH:
-        tier = None if shape.tier is None else block[shape.tier]
-        tier = tier.get("type") if is_object(tier) else tier  # Bedrock's
-        if isinstance(tier, str) and tier not in _USUAL_TIERS:  # it has a price of its own
-            figures.rest["service_tier"] = tier
-        latency = None if shape.performance is None else block[shape.performance]  # Bedrock's
-        if is_object(latency) and isinstance(asked := latency.get("latency"), str) and asked not in _USUAL_TIERS:
-            figures.rest["service_tier"] = f"latency-{asked}"
-        if not (tools := block.get(SERVER_TOOLS)) and shape.is_response:
-            from optree._providers.server_tools import server_tools  # not before it is needed: this module is imported with optree
-
-            tools = server_tools(block)
-        if tools:
-            figures.rest[SERVER_TOOLS] = tools
+        _take_terms(block, shape, figures)
         if shape.held is not None:
             _gather(_members(block[shape.held]), figures, depth + 1)
             if shape.cached is not None:
@@ -288,6 +281,25 @@ def _gather(block: Mapping[str, Any], figures: _Figures, depth: int) -> None:
         if shape.timings is not None and _timed(block[shape.timings], figures):
             return
     _take_members(block, shape, figures)
+
+
+def _take_terms(block: Mapping[str, Any], shape: _BlockShape, figures: _Figures) -> None:
+    """Take what a block says, beside its figures, of what these cost."""
+    tier = None if shape.tier is None else block[shape.tier]
+    if is_object(tier):  # Bedrock's
+        tier = tier.get("type")
+    elif shape.performance is not None and is_object(told := block[shape.performance]) and told.get("latency") != "standard":
+        tier = f"latency-{told.get('latency')}"
+    if isinstance(tier, str) and tier not in _USUAL_TIERS:  # it has a price of its own
+        figures.rest["service_tier"] = tier
+    if not (tools := block.get(SERVER_TOOLS)) and shape.is_response:
+        from optree._providers.server_tools import server_tools  # not before it is needed: this module is imported with optree
+
+        tools = server_tools(block)
+    if tools:
+        figures.rest[SERVER_TOOLS] = tools
+    if shape.billed is not None and (units := _members(block[shape.billed])) != _members(block[shape.held or shape.billed]):
+        figures.rest[BILLED] = {name: value for name, value in units.items() if value is not None}
 
 
 def _take_members(block: Mapping[str, Any], shape: _BlockShape, figures: _Figures) -> None:

@@ -11,7 +11,7 @@ from genai_prices.data_snapshot import get_snapshot
 from msgspec import UNSET, Raw
 
 from optree._nodes import AccountingEntry
-from optree._providers.prices import PriceFinder, read_table
+from optree._providers.prices import PriceFinder, billed, read_table
 from optree._providers.usage import parts_of, read
 from optree._values import decode, encode
 from optree.errors import SetupError
@@ -36,7 +36,7 @@ def entry(provider, model, *, answered=None, details=None, at=NOW):
 def cost(prices, one, tokens):
     """Return what an entry with these tokens costs."""
     price, hour = prices.find(one)
-    return None if price is None else price.cost(tokens, hour)
+    return None if price is None else price.cost(billed(one, tokens), hour)
 
 
 def test_all_models_cost_what_the_library_says():
@@ -68,6 +68,8 @@ def test_all_models_cost_what_the_library_says():
 CLAUDE = {"input_tokens": 100, "cache_read_input_tokens": 2000, "cache_creation_input_tokens": 500, "output_tokens": 10}
 TOKENS = {"input_tokens": 10, "output_tokens": 1}
 HOUR = {**CLAUDE, "cache_creation": {"ephemeral_5m_input_tokens": 100, "ephemeral_1h_input_tokens": 400}}
+COHERE = {"billed_units": {"input_tokens": 5.0, "output_tokens": 418.0}, "tokens": {"input_tokens": 71, "output_tokens": 418}}
+TOLD = {"prompt_tokens": 10, "completion_tokens": 1, "total_tokens": 11}
 KNOWN = [
     ("anthropic", "claude-sonnet-4-5", CLAUDE, 100 * 3 + 2000 * 0.3 + 500 * 3.75 + 10 * 15),  # Anthropic counts cached tokens beside
     ("anthropic", "claude-sonnet-4-5", HOUR, 100 * 3 + 2000 * 0.3 + 100 * 3.75 + 400 * 6 + 10 * 15),
@@ -97,6 +99,9 @@ KNOWN = [
     ("openai", "gpt-4o-audio-preview", {"prompt_tokens": 60, "prompt_tokens_details": {"audio_tokens": 0}}, 60 * 2.5),
     ("xai", "grok-4", {"prompt_tokens": 10, "completion_tokens": 1, "num_sources_used": 3}, None),
     ("mistral", "mistral-large-latest", {"prompt_tokens": 10, "connectors": {"code_interpreter": 1}}, None),
+    ("cohere", "command-a", COHERE, 5 * 2.5 + 418 * 10),  # what Cohere adds to a prompt is not billed
+    ("cohere", "command-a", {**COHERE, "billed_units": {"search_units": 1}}, None),
+    ("groq", "llama-3.3-70b-versatile", {"choices": [], "x_groq": {"id": "r", "usage": TOLD}}, 10 * 0.59 + 0.79),
     ("bedrock", "no.such-model", {"inputTokens": 10, "outputTokens": 1}, None),
     ("localhost", "gpt-4o", {"prompt_tokens": 10}, None),
     ("ollama", "llama3.2", {"prompt_eval_count": 10, "eval_count": 2}, None),  # runs here for nothing that anybody knows

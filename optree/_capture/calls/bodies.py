@@ -278,6 +278,24 @@ class _Brotli:
         return bytes(self._decompressor.process(data))
 
 
+class _Deflate:
+    """With a head or, as some servers send it, without."""
+
+    def __init__(self) -> None:
+        self._decompressor = zlib.decompressobj()
+        self._is_begun = False
+
+    def decompress(self, data: bytes, /) -> bytes:
+        is_begun, self._is_begun = self._is_begun, self._is_begun or bool(data)
+        try:
+            return self._decompressor.decompress(data)
+        except zlib.error:
+            if is_begun:
+                raise
+            self._decompressor = zlib.decompressobj(-zlib.MAX_WBITS)
+            return self._decompressor.decompress(data)
+
+
 def _zstd() -> _Unpacker:
     from zstandard import ZstdDecompressor
 
@@ -286,7 +304,7 @@ def _zstd() -> _Unpacker:
 
 _UNPACKERS: Final[dict[str, Callable[[], _Unpacker]]] = {
     "gzip": lambda: zlib.decompressobj(zlib.MAX_WBITS | 16),
-    "deflate": zlib.decompressobj,
+    "deflate": _Deflate,
     "br": _Brotli,
     "zstd": _zstd,
 }

@@ -34,7 +34,7 @@ from optree.redaction import redact
 
 _FIGURES: Final = (
     "usage", "usageMetadata", "usage_metadata", "timings", "meta", "prompt_eval_count", "eval_count", "service_tier", "serviceTier",
-    "performanceConfig"
+    "performanceConfig", "x_groq"
 )  # fmt: skip
 """Members of an answer that have figures of what it took, or say what these cost."""
 CHUNKS: Final = "stream.chunks"

@@ -35,6 +35,7 @@ _ENDS: Final = (
     ("/chat/completions", "openai", "messages"),
     ("/completions", "openai", "prompt"),
     ("/responses", "openai", "input"),
+    ("/responses/compact", "openai", "input"),
     ("/messages", "anthropic", "messages"),
     (":generatecontent", "google", "contents"),
     (":streamgeneratecontent", "google", "contents"),
@@ -94,9 +95,15 @@ def read(host: str, path: str, body: bytes) -> Asked | None:
     model = told.pop("model", None)
     if interface == "google" or (model is None and path.lower().rstrip("/").endswith("rawpredict")):
         model = unquote(path.rpartition("/")[2].partition(":")[0])
-    if (member == "messages" and not is_list(sent)) or not (isinstance(model, str) or "/deployments/" in path.lower()):
+    if (member == "messages" and not is_list(sent)) or not (isinstance(model, str) or _is_named(path, member, told)):
         return None
     return Asked(provider_of_host(host, interface), model if isinstance(model, str) else None, messages_of(sent), told, host, len(body))
+
+
+def _is_named(path: str, member: str, told: dict[str, Any]) -> bool:
+    """Tell whether the model is named elsewhere: by a deployment, or by a prompt that the provider keeps."""
+    prompt = told.get("prompt")
+    return "/deployments/" in path.lower() or (member == "input" and is_object(prompt) and isinstance(prompt.get("id"), str))
 
 
 def bedrock_asked(host: str, model: str, told: dict[str, Any] | None) -> Asked | None:

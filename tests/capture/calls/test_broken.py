@@ -62,6 +62,7 @@ CHATS = {
     "not UTF-8": Reply(calls.CHAT.pieces[0].replace(b"rains", b"\xff\xfe")),
     "packed": _packed(gzip.compress(calls.CHAT.pieces[0]), "gzip"),
     "packed by deflate": _packed(zlib.compress(calls.CHAT.pieces[0]), "deflate"),
+    "packed by deflate without a head": _packed(zlib.compress(calls.CHAT.pieces[0], wbits=-15), "deflate"),
     "packed twice": _packed(gzip.compress(zlib.compress(calls.CHAT.pieces[0])), "deflate, gzip"),
     "said to be packed": _packed(calls.CHAT.pieces[0], "gzip"),
     "packed in an unknown way": _packed(calls.CHAT.pieces[0], "zip9"),

@@ -394,3 +394,30 @@ def test_what_a_stream_says_beside_its_text(recording, tmp_path):
         "content_filter_results": {"hate": {"filtered": False}},
     } == answer["choices"][0]
     assert [(14, None)] == [(one.tokens.total_tokens, one.cost_usd) for one in op.accounting]
+
+
+@pytest.mark.parametrize(
+    ("path", "sent", "kind"),
+    [
+        pytest.param("/v1/responses", {"prompt": {"id": "pmpt_1"}}, "response", id="a prompt that the provider keeps"),
+        pytest.param("/v1/responses", {"prompt": {"id": "pmpt_1"}, "input": "Weather?"}, "response", id="and what the user says"),
+        pytest.param("/v1/responses/compact", {"model": "m", "input": "Weather?"}, "response.compaction", id="a compaction"),
+    ],
+)
+def test_responses_that_are_asked_for_otherwise(recording, path, sent, kind):
+    """They are calls of a model too, by the model that answers where none is asked for."""
+    usage = {"input_tokens": 12, "output_tokens": 2, "total_tokens": 14}
+    answer = {
+        "id": "r-1",
+        "object": kind,
+        "model": "m",
+        "status": "completed",
+        "output": [{"type": "message", "content": []}],
+        "usage": usage,
+    }
+    with optree.session("agent"), optree.turn():
+        client(JSON, json.dumps(answer)).post(f"https://api.openai.com{path}", json=sent)
+    [(_, _, op)] = walk_ops(recording.tree)
+    [entry] = op.accounting
+    assert ("ok", "openai", "m", 14) == (op.status, entry.provider, entry.model, entry.tokens.total_tokens)
+    assert answer == decode(op.response.payload)
