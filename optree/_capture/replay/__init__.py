@@ -316,7 +316,8 @@ class Replay:
             op.log(f"{done}, though {first}, ahead of the fork, was not asked for yet", "WRN")
 
     def _difference(self, op: Op, request: Any, left: list[RecordedCall], what: str) -> str:
-        """Say what differs from the first call that is left, at the same place if one is."""
+        """Say what differs from the first call that is left, in other processes too, at the same place if one is."""
+        left = [call for call in left if call not in self._taken]
         if not left:
             return f"{self._source} no more calls of {what}"
         place = place_of(op)

@@ -216,3 +216,13 @@ def test_the_fork_that_is_proposed_is_not_in_vain(line, provider):
     expected = f"optree fork {txn} --at 2.1 -- {command_line(command)}\n"
     assert run.stderr.endswith(f"optree: with new answers from there on, if it is to change: {expected}"), run.stderr
     assert "1 of 1 calls of models were answered" in line("fork", txn, "--at", "2.1", "--", *command).stderr
+
+
+def test_what_differs_is_told_by_what_is_left(line, provider):
+    """A request is not compared with one that another process was given the answer to."""
+    line.agent.write_text(CHILD)
+    provider.says(named("Ada"))
+    command = [sys.executable, "agent.py", provider.url]
+    line("run", "--auto", "--", *command)
+    line.agent.write_text(CHILD.replace('ask("the parent\'s")', 'ask("another")'))
+    assert 'messages[0].content is "another", not "the parent\'s"' in line("replay", "last", "--", *command, code=1).stderr
