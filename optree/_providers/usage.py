@@ -286,9 +286,8 @@ def _gather(block: Mapping[str, Any], figures: _Figures, depth: int) -> None:
 def _take_terms(block: Mapping[str, Any], shape: _BlockShape, figures: _Figures) -> None:
     """Take what a block says, beside its figures, of what these cost."""
     tier = None if shape.tier is None else block[shape.tier]
-    if is_object(tier):  # Bedrock's
-        tier = tier.get("type")
-    elif shape.performance is not None and is_object(told := block[shape.performance]) and told.get("latency") != "standard":
+    tier = tier.get("type") if is_object(tier) else tier  # Bedrock's
+    if shape.performance is not None and is_object(told := block[shape.performance]) and told.get("latency") != "standard":
         tier = f"latency-{told.get('latency')}"
     if isinstance(tier, str) and tier not in _USUAL_TIERS:  # it has a price of its own
         figures.rest["service_tier"] = tier
