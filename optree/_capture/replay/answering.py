@@ -38,9 +38,15 @@ REALTIME: Final = "realtime.response"
 """The kind of object that an answer of the Realtime API is."""
 _SPOKEN: Final = {
     "refusal": ("refusal", "refusal"), "output_text": ("output_text", "text"), "output_audio": ("output_audio_transcript", "transcript"),
+    "reasoning_text": ("reasoning_text", "text"),
 }  # fmt: skip
 """By the type of a part of an item, what its events are named by, and the member that has its text."""
-_EMPTY: Final[dict[str, Any]] = {"content": [], "summary": [], "arguments": ""}
+_CALLED: Final = {
+    "function_call": ("function_call_arguments", "arguments"), "mcp_call": ("mcp_call_arguments", "arguments"),
+    "custom_tool_call": ("custom_tool_call_input", "input"),
+}  # fmt: skip
+"""By the type of an item, what the events of its arguments are named by, and the member that has these."""
+_EMPTY: Final[dict[str, Any]] = {"content": [], "summary": [], "arguments": "", "input": ""}
 """What an item begins with in place of what comes in events of its own."""
 _OF_CHUNK: Final = ("id", "object", "created", "model", "service_tier", "system_fingerprint")
 
@@ -356,9 +362,10 @@ def _responses(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _parts_of_item(item: dict[str, Any], of_item: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    if isinstance(arguments := item.get("arguments"), str):
-        yield {"type": "response.function_call_arguments.delta", "delta": arguments} | of_item
-        yield {"type": "response.function_call_arguments.done", "arguments": arguments, "name": item.get("name", "")} | of_item
+    kind, member = _CALLED.get(str(item.get("type")), ("", ""))
+    if isinstance(sent := item.get(member), str):
+        yield {"type": f"response.{kind}.delta", "delta": sent} | of_item
+        yield {"type": f"response.{kind}.done", member: sent, "name": item.get("name", "")} | of_item
     for place, part in enumerate(objects_of(item.get("summary"))):
         where = of_item | {"summary_index": place}
         yield {"type": "response.reasoning_summary_part.added", "part": part | {"text": ""}} | where

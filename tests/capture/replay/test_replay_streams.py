@@ -334,3 +334,56 @@ def test_sources_of_a_streamed_answer(provider):
     expected, found, recorded, _ = twice(provider, [events(*told, done=False, names=True)], run)
     assert expected == found
     assert [cited] * 2 == [decode(op.response.payload)["content"][0]["citations"] for _, _, op in walk_ops(recorded.tree)]
+
+
+@pytest.mark.parametrize(
+    ("item", "kind", "member"),
+    [
+        pytest.param(
+            {"type": "mcp_call", "server_label": "s", "name": "f", "arguments": '{"a": 1}', "output": "o"},
+            "mcp_call_arguments",
+            "arguments",
+            id="a call of MCP",
+        ),
+        pytest.param(
+            {"type": "mcp_approval_request", "server_label": "s", "name": "f", "arguments": "{}"},
+            None,
+            "arguments",
+            id="one to be approved",
+        ),
+        pytest.param(
+            {"type": "custom_tool_call", "call_id": "c", "name": "f", "input": "text"},
+            "custom_tool_call_input",
+            "input",
+            id="a custom tool",
+        ),
+        pytest.param(
+            {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Look outside"}]},
+            None,
+            None,
+            id="reasoning",
+        ),
+    ],
+)
+def test_items_that_are_no_messages_and_no_functions(provider, item, kind, member):
+    """OpenAI's client puts them together in a replay too: their events are those of their own kind."""
+    item = {**item, "id": "i-1", "status": "completed"}
+    where = {"output_index": 0, "item_id": "i-1"}
+    told = [
+        {"type": "response.created", "response": {**_RESPONSE, "status": "in_progress", "output": []}},
+        {"type": "response.output_item.added", "output_index": 0, "item": item | ({member: ""} if member else {"content": []})},
+        *([{"type": f"response.{kind}.delta", **where, "delta": item[member]}] if kind else []),
+        {"type": "response.output_item.done", "output_index": 0, "item": item},
+        {"type": "response.completed", "response": {**_RESPONSE, "output": [item]}},
+    ]
+
+    def run():
+        asking = openai.OpenAI(base_url=f"{provider.url}/v1", api_key="none", max_retries=0)
+        with asking, optree.session("asker"), optree.turn(), asking.responses.stream(model="gpt-5", input="Weather?") as stream:
+            pieces = [event.delta for event in stream if event.type == f"response.{kind}.delta"]
+            return pieces, stream.get_final_response().output
+
+    numbered = ({**one, "sequence_number": at} for at, one in enumerate(told))
+    expected, found, _, _ = twice(provider, [events(*numbered, done=False, names=True)], run)
+    assert ([item[member]] if kind else []) == expected[0]
+    assert str(expected) == str(found)
