@@ -13,6 +13,7 @@ from optree import Directory, Loaded, SetupError, Tree
 from optree.exporting import Delivery
 from optree_otel import make
 from optree_otel.delivered import addressed, forget, pending
+from optree_otel.otlp.transport import connect, lacking
 from optree_otel.settings import resolve
 
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
@@ -28,6 +29,8 @@ class OtelResender:
             raise SetupError(f"otel has nowhere to send to: {why}")
         self._mirror = mirror
         target = mirror.settings.traces
+        if target is not None and (missing := lacking(target)):
+            raise SetupError(missing)
         self.endpoint = "" if target is None else target.shown
 
     def problems(self) -> list[str]:
@@ -132,8 +135,8 @@ class OtelExporter:
         target = resolve({}).traces if any(os.environ.get(name) for name in _ENDPOINTS) else None
         if target is None:
             return "", ""
-        from optree_otel.otlp.transport import connect
-
+        if missing := lacking(target):
+            return target.shown, missing
         connection = connect(target)
         outcome = connection.send("traces", b"", timeout)
         connection.close()

@@ -389,8 +389,8 @@ class OtelMirror:
 
     @property
     def _can_be_told(self) -> bool:
-        """Whether another process can send to the same: it has none of this one's objects."""
-        return self.settings.traces is None or all(exporter == STOCK for exporter in self.settings.traces.exporters)
+        """Whether another process can send to the same: it has none of this one's objects, and what is missing here is missing there."""
+        return (to := self.settings.traces) is None or (all(exporter == STOCK for exporter in to.exporters) and not transport.lacking(to))
 
     @property
     def _events_hold_content(self) -> bool:

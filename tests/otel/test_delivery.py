@@ -357,6 +357,16 @@ def test_where_it_cannot_be(monkeypatch):
         assert not is_possible(True)
 
 
+def test_a_library_is_missing(tmp_path):
+    """Where the library is missing that sends, none is started, which could not send either."""
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['requests'] = None\n")
+    path = os.pathsep.join([str(tmp_path), environ(tmp_path, "")["PYTHONPATH"]])
+    txn, said = end(tmp_path, "http://127.0.0.1:9", PYTHONPATH=path)
+    assert [] == SAID.findall(said)
+    assert "optree export --pending" in said
+    assert [txn] == unsent(tmp_path)
+
+
 def test_forked_child(tmp_path):
     """A forked child starts none: its parent goes on."""
     program = (

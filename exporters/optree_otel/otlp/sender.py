@@ -15,7 +15,7 @@ from optree.exporting import BackgroundThread, Wake, if_free, pass_on, redact, t
 from optree_otel.otel_context import suppress_instrumentation
 from optree_otel.otlp.batches import Batches, Limits, Pause, Source
 from optree_otel.otlp.responses import ExportResult
-from optree_otel.otlp.transport import Transport
+from optree_otel.otlp.transport import REMEDY, Transport
 from optree_otel.settings import Signal
 
 T = TypeVar("T")
@@ -282,7 +282,7 @@ class Sender(Generic[T]):
                 self._transport = self._connect()
             return self._transport.send(self._signal, body, timeout)
         except ImportError as error:
-            return ExportResult("denied", f"{text(error)}: install what OpenTelemetry needs with: pip install 'optree-tracing[otel]'")
+            return ExportResult("denied", f"{text(error)}: {REMEDY}")
         except Exception as error:  # noqa: BLE001 - a transport does not raise; one that does must not end the thread
             return ExportResult("retry", f"{type(error).__name__}: {text(error)}")
 

@@ -10,6 +10,7 @@ import os
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from importlib import import_module
+from importlib.util import find_spec
 from time import sleep
 from typing import Protocol
 
@@ -25,6 +26,8 @@ _PARTS = {
     "grpc": ("asyncio", "concurrent.futures", "grpc._cython.cygrpc", "grpc"),
 }
 """What the libraries are made of, and load later or at once."""
+_NEEDED = {"http/protobuf": "requests", "grpc": "grpc"}
+REMEDY = "install what OpenTelemetry needs with: pip install 'optree-tracing[otel]'"
 FORK_SECONDS = 0.2
 """The longest that a fork waits."""
 _lock = new_rlock()
@@ -58,6 +61,14 @@ def connect(destination: Destination) -> Transport:
         from optree_otel.otlp.http import HttpTransport
 
         return HttpTransport(destination)
+
+
+def lacking(destination: Destination) -> str:
+    """Return which library is missing that sends there, and what to do, without loading it; "" if it is there."""
+    needed = "opentelemetry" if destination.exporters else _NEEDED[destination.protocol]
+    with suppress(ValueError):  # a module that somebody made by hand
+        return "" if find_spec(needed) else f"No module named {needed!r}: {REMEDY}"
+    return ""
 
 
 @contextmanager

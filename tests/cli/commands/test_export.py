@@ -38,6 +38,14 @@ def mirrored(line, endpoint, *steps, code=0):
     return txn
 
 
+def without(line, module):
+    """Let a module be missing in all processes to come."""
+    folder = line.folder / "missing"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(f"import sys\nsys.modules[{module!r}] = None\n")
+    line.env["PYTHONPATH"] = os.pathsep.join([str(folder), line.env["PYTHONPATH"]])
+
+
 def dead():
     """Return an address that nobody listens on."""
     with receiver("http/protobuf") as gone:
@@ -90,6 +98,17 @@ def test_export(line, collector):
     assert (f"{collector.endpoint}/v1/traces", "otel", []) == (found["collector"], found["to"], found["problems"])
     assert NODES == len({span.span_id for span in collector.spans()}) == len(collector.spans())
     assert {trace_id(txn)} == {span.trace_id.hex() for span in collector.spans()}
+
+
+@pytest.mark.parametrize(("missing", "options"), [("requests", []), ("grpc", ["--protocol", "grpc"]), ("opentelemetry", [])])
+def test_a_library_is_missing(line, missing, options):
+    """Where a library is missing that sends, it is said at once what to install, and nothing is waited for."""
+    line.record()
+    without(line, missing)
+    if missing == "opentelemetry":
+        line.env["OPTREE_OTEL_EXPORTER"] = "sdk"
+    said = line("export", "last", *options, code=2).stderr
+    assert f"optree: No module named {missing!r}: install what OpenTelemetry needs with: pip install 'optree-tracing[otel]'\n" == said
 
 
 def test_again(line, collector):

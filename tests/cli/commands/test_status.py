@@ -1,6 +1,6 @@
 import pytest
 
-from tests.cli.commands.test_export import NODES, collector, dead, line, mirrored
+from tests.cli.commands.test_export import NODES, collector, dead, line, mirrored, without
 from tests.otel.receiver import unavailable
 
 __all__ = ["collector", "line"]
@@ -49,6 +49,16 @@ def test_the_collector_that_is_waited_for_is_named_once(line, collector, willing
     [shown] = [row for row in said.splitlines() if collector.endpoint in row]
     assert shown.startswith(f"waiting for  {collector.endpoint}/v1/traces (1): ")
     assert ("answers" if willing else "try later") in shown
+
+
+def test_a_library_is_missing(line):
+    """Where the library is missing that asks the collector, that stands in its place, with what to install."""
+    gone = dead()
+    mirrored(line, gone)
+    without(line, "requests")
+    shown = line("status", env=line.env | {"OTEL_EXPORTER_OTLP_ENDPOINT": gone}).stdout
+    why = "No module named 'requests': install what OpenTelemetry needs with: pip install 'optree-tracing[otel]'"
+    assert f"waiting for  {gone}/v1/traces (1): {why}" in shown.splitlines()
 
 
 def test_unreadable(line):
