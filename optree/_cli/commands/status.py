@@ -14,7 +14,7 @@ from optree._cli.sessions import Row, State, check_directory, describe, settled
 from optree._store import Directory
 from optree._store.files.lock import is_running
 from optree._store.reading.runs import was_auto
-from optree.errors import OptreeError
+from optree.errors import NotFoundError, OptreeError
 
 SHOWN = 5
 
@@ -94,9 +94,11 @@ def _mirrored(where: Directory) -> dict[str, Any]:
 
 
 def _spans(txn: str, where: Directory) -> int | None:
-    """Return how many spans of a session wait to be sent; 0 if its own process is at it, None if the session cannot be read."""
+    """Return how many spans of a session wait to be sent; 0 if its own process is at it, or it was removed, None if it cannot be read."""
     try:
         return 0 if is_running(where.live(txn)) else waiting(txn, where)
+    except NotFoundError:
+        return 0
     except (OptreeError, OSError, RecursionError):
         return None
 

@@ -68,3 +68,10 @@ def test_unreadable(line):
     (line.sessions / f"{txn}.json.zst").write_bytes(b"broken")
     assert [{"txn": txn, "spans": None, "destination": f"{gone}/v1/traces"}] == line.json("status")["pending"]
     assert f"{txn} (unreadable)" in line.read("status").stdout
+
+
+def test_removed(line):
+    """A session whose files were removed is not among those that are to be sent."""
+    txn = mirrored(line, dead())
+    (line.sessions / f"{txn}.json.zst").unlink()
+    assert [] == line.json("status")["pending"]
