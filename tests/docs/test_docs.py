@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 COLLECTOR = "http://localhost:4318"
 CHECK = "assert optree.flush('export') and optree.health()['ok'], optree.health()\n"
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PRINTED = re.compile(r"^```python\n(.*?)^```\n+```text\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
@@ -62,13 +63,15 @@ BLOCKS = [
     for number, code in enumerate(BLOCK.findall(text), 1)
     if not code.startswith("# agent.py\n")  # which calls a provider: `test_readme_captured` runs it
 ]
+PRINTS = {code: shown for name, text in TEXTS.items() if name != "README.md" for code, shown in PRINTED.findall(text)}
+"""What a page shows right behind a piece of Python. The README's has stderr too: `test_readme_output` compares that."""
 CAPTURED, DECORATED = BLOCK.findall(TEXTS["README.md"])[:2]
 SHOWN = re.findall(r"^```text\n(.*?)^```", TEXTS["README.md"], re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("code", BLOCKS)
 def test_code_runs(code, tmp_path, monkeypatch):
-    """Each piece of Python in documents and public docstrings runs as it stands, with a collector where it names one, without a problem."""
+    """Each piece of Python in documents and public docstrings runs as it stands, and prints what is shown behind it, without a problem."""
     if "langchain" in code and sys.version_info >= (3, 15):
         pytest.skip("what LangChain needs (orjson) has no wheel for it")
     if "claude_agent_sdk" in code:
@@ -87,6 +90,7 @@ def test_code_runs(code, tmp_path, monkeypatch):
         run = run_code(checked.replace(COLLECTOR, collector.endpoint), tmp_path)
     assert (0, "") == (run.returncode, "" if run.returncode == 0 else run.stderr)
     assert (COLLECTOR in code) == bool(collector.spans())
+    assert code not in PRINTS or priceless(PRINTS[code]) == priceless(run.stdout)
 
 
 def test_readme_captured(tmp_path):
@@ -161,6 +165,11 @@ def command(base, code, *words, **variables):
     run = subprocess.run([sys.executable, "-m", "optree", *words], env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert code == run.returncode, run.stderr
     return run.stdout
+
+
+def priceless(text):
+    """Return a tree without its costs too: they depend on whether, and which, prices are installed."""
+    return re.sub(r"cost unknown|\$0\.\d+", "cost", varying(text))
 
 
 def varying(text):
