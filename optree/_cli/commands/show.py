@@ -26,6 +26,8 @@ from optree._values import decode, is_list, is_object
 from optree._visible import coloured
 from optree.redaction import redact
 
+_TEXTS = frozenset({"text", "output_text", "input_text", "summary_text", "reasoning_text"})
+_OF_TEXT = frozenset({"type", "text", "cache_control"})
 _USUAL_ENDS = frozenset({"stop", "stop_sequence", "end_turn", "tool_calls", "tool_call", "tool-calls", "tool_use", "function_call"}).union(
     {"complete", "completed", "eos_token"}
 )
@@ -164,13 +166,15 @@ def _message(message: Any) -> Iterator[Part]:
 
 
 def _text_lines(value: Any) -> list[str]:
-    """Return a message or a response as lines: its text as it is, other parts as JSON."""
+    """Return a message or a response as lines: its text as it is, with what stands beside it (sources, say), other parts as JSON."""
     if isinstance(value, str):
         return _text(value)
     if is_list(value):
         return [line for part in value for line in _text_lines(part)]
-    if is_object(value) and isinstance(value.get("text"), str) and set(value) <= {"type", "text", "cache_control"}:
-        return _text(value["text"])
+    if is_object(value) and isinstance(value.get("text"), str):
+        beside = {name: member for name, member in value.items() if name not in _OF_TEXT and member not in (None, [], {})}
+        if not beside or value.get("type") in _TEXTS:
+            return [*_text(value["text"]), *_members(beside)]
     return _text(msgspec.json.format(msgspec.json.encode(value)).decode()) if is_object(value) else [str(value)]
 
 

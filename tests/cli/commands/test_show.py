@@ -205,8 +205,16 @@ ANSWERS = {
         "choices": [{"index": 0, "message": {"role": "assistant", "content": "Paris\nis it"}}],
         "usage": {"prompt_tokens": 3},
     },
-    "responses": {"output": [{"type": "message", "role": "assistant", "content": [{"type": "text", "text": "Paris\nis it"}]}]},
-    "messages": {"role": "assistant", "content": [{"type": "text", "text": "Paris\nis it"}]},
+    "responses": {
+        "output": [
+            {
+                "type": "message",
+                "role": "assistant",
+                "content": [{"type": "output_text", "text": "Paris\nis it", "annotations": [], "logprobs": []}],
+            }
+        ]
+    },
+    "messages": {"role": "assistant", "content": [{"type": "text", "text": "Paris\nis it", "citations": None}]},
 }
 
 
@@ -223,6 +231,14 @@ def test_the_answer_of_a_provider_is_shown_as_text(optree, form):
     shown = optree.read("show", "last", "1.1").stdout
     assert "  Paris\n  is it\n" in shown
     assert "choices" not in shown
+
+
+def test_what_stands_beside_a_text_is_shown(optree):
+    """The sources of an answer stand below its text, which stays one."""
+    cited = {"type": "output_text", "text": "Paris\nis it", "annotations": [{"type": "url_citation", "url": "https://a.example"}]}
+    answered(optree, {"output": [{"type": "message", "role": "assistant", "content": [cited]}]})
+    shown = optree.read("show", "last", "1.1").stdout
+    assert '  Paris\n  is it\n  annotations: [{"type":"url_citation","url":"https://a.example"}]\n' in shown
 
 
 def test_the_tool_calls_of_a_provider_are_shown(optree):
