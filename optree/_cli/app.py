@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Callable
 from errno import ENOSPC
+from inspect import cleandoc
 from typing import Annotated, Any
 
 import typer
@@ -154,21 +156,16 @@ def _optree(
     keep_going()
 
 
-app.command("run", cls=RunCommand, context_settings={"allow_interspersed_args": False})(run)
-app.command("load")(load)
-app.command("replay")(replay)
-app.command("fork")(fork)
-app.command("ls")(ls)
-app.command("tree")(tree)
-app.command("show")(show)
-app.command("logs")(logs)
-app.command("cost")(cost)
-app.command("ledger")(ledger)
-app.command("messages")(messages)
-app.command("diff")(diff)
-app.command("diff-context")(diff_context)
-app.command("status")(status)
-app.command("export")(export)
-app.command("import")(import_)
-app.command("formats")(formats)
-app.command("instrument")(instrument)
+def _help(command: Callable[..., None]) -> str:
+    """Return what a command's docstring says, a paragraph in a line: Typer fills none but the first itself. A list keeps its lines."""
+    paragraphs = cleandoc(command.__doc__ or "").split("\n\n")
+    return "\n\n".join(text if text.startswith("[bold]") else text.replace("\n", " ") for text in paragraphs)
+
+
+app.command("run", cls=RunCommand, context_settings={"allow_interspersed_args": False}, help=_help(run))(run)
+for _name, _command in (
+    *(("load", load), ("replay", replay), ("fork", fork), ("ls", ls), ("tree", tree), ("show", show), ("logs", logs), ("cost", cost)),
+    *(("ledger", ledger), ("messages", messages), ("diff", diff), ("diff-context", diff_context), ("status", status)),
+    *(("export", export), ("import", import_), ("formats", formats), ("instrument", instrument)),
+):
+    app.command(_name, help=_help(_command))(_command)

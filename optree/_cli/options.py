@@ -33,12 +33,24 @@ def _agent(snapshot: Path) -> str:
 
 SessionsDir = Annotated[
     Path | None,
-    typer.Option("--sessions-dir", metavar="DIR", help="Where sessions are kept. Wins over OPTREE_SESSIONS_DIR.", readable=False),
+    typer.Option(
+        "--sessions-dir",
+        metavar="DIR",
+        help="Where sessions are kept. Without it OPTREE_SESSIONS_DIR, else ~/.optree/sessions.",
+        readable=False,
+    ),
 ]
 BillingFile = Annotated[
-    Path | None, typer.Option("--billing-file", metavar="FILE", help="The ledger. Wins over OPTREE_BILLING_FILE.", readable=False)
+    Path | None,
+    typer.Option(
+        "--billing-file",
+        metavar="FILE",
+        help="The ledger. Without it OPTREE_BILLING_FILE, else accounting.jsonl in ~/.optree.",
+        readable=False,
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+JsonOfRun = Annotated[bool, typer.Option("--json", help="Make the last line on stderr JSON, for machines.")]
 Txn = Annotated[
     str,
     typer.Argument(
@@ -49,7 +61,10 @@ Txn = Annotated[
     ),
 ]
 _LAST = typer.Argument(
-    metavar="TXN", help="A session: its txn or the beginning of it, or a file's path.", autocompletion=complete_txn, show_default="last"
+    metavar="TXN",
+    help="A session: its txn or the beginning of it, [bold]last[/bold] (as without it), or a file's path.",
+    autocompletion=complete_txn,
+    show_default=False,
 )
 TxnOrLast = Annotated[str, _LAST]
 TxnOrNone = Annotated[str | None, _LAST]
@@ -62,7 +77,7 @@ WholeRun = Annotated[bool, typer.Option("--run", help="All root sessions that th
 
 Auto = Annotated[
     bool,
-    typer.Option("--auto", help="Record the calls of models that a program makes which does not name optree."),
+    typer.Option("--auto", help="Record the calls of models that the program makes, without a change of it."),
 ]
 Otel = Annotated[
     str | None,

@@ -38,6 +38,15 @@ def test_help_has_an_example(optree, name):
     assert f"Example: optree {name}" in said
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_is_filled(optree, name):
+    """The text of a help breaks where the terminal ends, and not where the source does; a list keeps its lines."""
+    wide, narrow = (optree.read(name, "--help", env={"COLUMNS": str(columns)}).stdout.partition("╭")[0] for columns in (600, 60))
+    paragraphs = [text for text in re.split(r"\n\s*\n", wide.partition("transcripts each")[0]) if text.strip()]
+    assert [] == [text for text in paragraphs if "\n" in text.strip()]
+    assert wide.split() == narrow.split()
+
+
 def test_help(optree):
     """The help lists the commands and the exit codes; --version tells the version; no command at all is wrong usage."""
     said = optree.read("--help").stdout

@@ -36,7 +36,7 @@ def diff(
     ],
     everything: Annotated[bool, typer.Option("--all", help="Show also what is the same.")] = False,
     exact: Annotated[bool, typer.Option("--exact", help="Compare also what a provider makes anew each time: ids, times.")] = False,
-    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page that any browser shows.")] = None,
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page for any browser, and print nothing.")] = None,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 if the sessions differ.")] = False,
     sessions_dir: SessionsDir = None,
     as_json: Json = False,

@@ -77,12 +77,20 @@ def export(
     ] = False,
     again: Annotated[bool, typer.Option("--again", help="Send also what is delivered already; it has the same ids.")] = False,
     endpoint: Annotated[
-        str | None, typer.Option("--endpoint", metavar="URL", help="The collector. Wins over OTEL_EXPORTER_OTLP_ENDPOINT.")
+        str | None,
+        typer.Option("--endpoint", metavar="URL", help="The collector. Without it as the environment says, else http://localhost:4318."),
     ] = None,
-    protocol: Annotated[str | None, typer.Option("--protocol", metavar="NAME", help="http/protobuf or grpc.")] = None,
+    protocol: Annotated[
+        str | None,
+        typer.Option("--protocol", metavar="NAME", help="http/protobuf or grpc. Without it as the environment says, else http/protobuf."),
+    ] = None,
     profile: Annotated[
         str | None,
-        typer.Option("--profile", metavar="NAME", help="What the backend takes: default, jaeger, tempo, phoenix, mlflow…"),
+        typer.Option(
+            "--profile",
+            metavar="NAME",
+            help="What the backend takes: jaeger, tempo, phoenix, victoriatraces, mlflow or logfire; default, as without it, suits all.",
+        ),
     ] = None,
     timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0, help="How long to try, in all.")] = 30.0,
     sessions_dir: SessionsDir = None,

@@ -12,7 +12,6 @@ from optree._cli.commands.run import MOST_NAMED, Tracing, run_traced
 from optree._cli.options import (
     Auto,
     BillingFile,
-    Json,
     Otel,
     SessionsDir,
     TraceLlm,
@@ -63,7 +62,7 @@ def load(
     trace_tools: TraceTools = False,
     auto: Auto = False,
     otel: Otel = None,
-    as_json: Json = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines; with CMD it is the last line on stderr.")] = False,
 ) -> None:
     """Show what was saved of a session, or go on with it.
 

@@ -118,7 +118,9 @@ def logs(
     severity: Annotated[
         list[str] | None,
         typer.Option(
-            "--severity", metavar="SEV", help=f"Only these: {', '.join(SEVERITIES)}. Payloads (TRC) are shown only when asked for."
+            "--severity",
+            metavar="SEV",
+            help=f"Only these, again or with commas for several: {', '.join(SEVERITIES)}. Payloads (TRC) are shown only when asked for.",
         ),
     ] = None,
     path: Annotated[str | None, typer.Option("--path", metavar="PREFIX", help="Only this node and what is below it, as in 1.2.")] = None,

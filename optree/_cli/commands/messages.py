@@ -62,7 +62,7 @@ def messages(
         typer.Argument(metavar="TXN|FILE", help="A session, or a file of events.", autocompletion=_complete),
     ] = "last",
     view: Annotated[
-        MessageView, typer.Option("--view", help="What to look at; see below.", show_choices=False, metavar="NAME")
+        MessageView, typer.Option("--view", help="What to look at; see above.", show_choices=False, metavar="NAME")
     ] = MessageView.TRANSCRIPTS,
     agent: Annotated[
         list[str] | None, typer.Option("--agent", metavar="A", help="Only this agent, by id or name; again for several.")

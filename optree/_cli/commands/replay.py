@@ -61,7 +61,9 @@ def replay(
 def fork(
     *,
     txn: Txn,
-    at: Annotated[str, typer.Option("--at", metavar="PATH", help="The op or turn from which on models are asked.", show_default=False)],
+    at: Annotated[
+        str, typer.Option("--at", metavar="PATH", help="The op or turn from which on models are asked, such as 2.3.", show_default=False)
+    ],
     command: Command = None,
     tools: Tools = "recorded",
     sessions_dir: SessionsDir = None,

@@ -18,7 +18,7 @@ from optree._capture.replay import FORK_AT
 from optree._cli.options import (
     Auto,
     BillingFile,
-    Json,
+    JsonOfRun,
     Otel,
     SessionPlace,
     SessionsDir,
@@ -90,7 +90,7 @@ def run(
             "--resume", metavar="TXN", help="Go on with a saved session, as `optree load TXN -- CMD` does.", autocompletion=complete_txn
         ),
     ] = None,
-    as_json: Json = False,
+    as_json: JsonOfRun = False,
 ) -> None:
     """Run a program traced, and save its session.
 
