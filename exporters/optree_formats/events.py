@@ -74,10 +74,10 @@ def _refuse(path: Path, faults: list[Fault], *, strict: bool) -> None:
         raise FormatError(faults[0].of(path.name))
 
 
-EVENTS = Events("events", SEED_001, "conversation events, one a line: substance and cause (seed 001)", _NOT_CONVERSATION)
+EVENTS = Events("events", SEED_001, "conversation events, one a line, linked by substance and cause", _NOT_CONVERSATION)
 EVENTS_V1 = Events(
     "events-v1",
     SEED_000,
-    "conversation events, one a line: content_id and caused_by (seed 000)",
+    "conversation events, one a line, linked by content_id and caused_by, their older names",
     (*_NOT_CONVERSATION, "times", "who created an agent", "causes of entries", "who made a text"),
 )

@@ -22,7 +22,7 @@ class MarkdownLog:
 
     name = "markdown"
     suffix = ".session-log.md"
-    about = "event log for people: Markdown with a block of YAML for each event (seed 003, EVENT-LOG/0.2)"
+    about = "event log for people: Markdown with a block of YAML for each event (EVENT-LOG/0.2)"
     cannot_hold = (
         "where reasoning was cut into chunks, and when each came: its text is held, and when the first came",
         "content in the pool that nothing refers to",
