@@ -173,22 +173,26 @@ def _write(txns: list[str], where: Directory, to: str, writing: Writing, *, as_j
         raise SetupError(f"name a session: optree export last --to {to}")
     if writing.output == STDOUT and as_json:
         raise SetupError("--json and the file cannot both go to stdout: name a file with --output")
-    done: list[Written] = []
-    with working(f"writing {to}", len(txns)) as step:
-        for txn in txns:
-            loaded, live = open_session(txn, where, verbatim=True)
-            say_lost(loaded)
-            if live is not None and is_running(live):
-                complain(f"session {loaded.txn} is running: written is what there is so far")
-            done.append(export_to_file(loaded, writing, several=len(txns) > 1))
-            _tell(done[-1], to)
-            step()
+    done: dict[str, Written] = {}
+    try:
+        with working(f"writing {to}", len(txns)) as step:
+            for txn in txns:
+                loaded, live = open_session(txn, where, verbatim=True)
+                say_lost(loaded)
+                if live is not None and is_running(live):
+                    complain(f"session {loaded.txn} is running: written is what there is so far")
+                if loaded.txn in done:
+                    complain(f"{txn} is left out: session {loaded.txn} was named before, and one file is all that can have its name")
+                else:
+                    done[loaded.txn] = export_to_file(loaded, writing, several=len(txns) > 1)
+                    _tell(done[loaded.txn], to)
+                step()
+    finally:  # what is written is there, also if the next one is refused
+        for written in done.values() if not as_json else ():
+            if written.files:
+                show(written.files[0] + (f" and {len(written.files) - 1} more" if len(written.files) > 1 else ""))
     if as_json:
-        show_json({"to": to, "sessions": done})
-        return
-    for written in done:
-        if written.files:
-            show(written.files[0] + (f" and {len(written.files) - 1} more" if len(written.files) > 1 else ""))
+        show_json({"to": to, "sessions": list(done.values())})
 
 
 def _tell(written: Written, to: str) -> None:

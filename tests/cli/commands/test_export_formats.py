@@ -123,6 +123,27 @@ def test_files_go_where_they_are_wanted(ended, tmp_path):
     assert (ended.folder / f"{ended.txn}.json").is_file()
 
 
+@pytest.mark.parametrize("options", [[], ["--force"]])
+def test_a_session_that_is_named_twice_is_written_once(ended, tmp_path, options):
+    """A session that is named again, as by its file, is left out, which is said; the file that is there is the one named first."""
+    other = tmp_path / "other.json"
+    ended("export", "last", "--to", "json", "-o", other)
+    other.write_text(other.read_text().replace('"researcher"', '"someone"'))
+    said = ended("export", "last", other, ended.txn, "--to", "json", "-o", tmp_path / "out", *options)
+    assert [f"{tmp_path}/out/{ended.txn}.json"] == said.stdout.splitlines()
+    assert [str(other), ended.txn] == [line.split()[1] for line in said.stderr.splitlines() if "was named before" in line]
+    assert "someone" not in (tmp_path / "out" / f"{ended.txn}.json").read_text()
+
+
+def test_what_was_written_is_named_also_where_the_next_is_refused(optree, tmp_path):
+    """Files that are written are named, also if a later one is there already."""
+    first, second = optree.record(), optree.record()
+    (tmp_path / f"{second}.json").touch()
+    said = optree("export", first, second, "--to", "json", "-o", tmp_path, code=2)
+    assert f"{tmp_path}/{first}.json\n" == said.stdout
+    assert f"{second}.json is there already" in said.stderr
+
+
 def test_a_folder_of_records_takes_further_sessions(ended, tmp_path):
     """Version 3 of ai-agent's files goes into the folder that is named, beside what other sessions have there."""
     folder = tmp_path / "sessions.ai-agent"
