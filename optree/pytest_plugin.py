@@ -17,6 +17,7 @@ import pytest
 
 from optree._capture.calls.program import PROGRAM
 from optree._tree.text import format_tree
+from optree.errors import OptreeError
 from optree.testing import UPDATING, Recording, capture, replay
 
 __all__ = [
@@ -74,7 +75,10 @@ def optree_replay(request: pytest.FixtureRequest, optree_session: Recording) -> 
     told: dict[str, Any] = {} if marker is None else dict(marker.kwargs)
     file = _file(request, *(() if marker is None else marker.args))
     test.stash[_REPLAYING] = stack = ExitStack()
-    stack.enter_context(replay(file, **told))
+    try:
+        stack.enter_context(replay(file, **told))
+    except OptreeError as error:
+        raise pytest.fail.Exception(str(error), pytrace=False) from None  # how the plugin came to it helps nobody
     yield optree_session
     stack.__exit__(GeneratorExit, GeneratorExit(), None)  # where the test was not begun
 

@@ -282,6 +282,7 @@ def test_a_recording_that_is_not_there(tmp_path):
     said, live = Project(tmp_path)("-k", "fixture or block")
     assert "1 failed, 4 deselected, 1 error" in said, said
     assert "block.json is not there: pytest --optree-update runs the test with models and tools, and writes it" in said
+    assert re.search(r"ERROR at setup of test_fixture _+\n\S+test_fixture\.json is not there: .* writes it\n---", said), said
     assert [] == live
 
 
