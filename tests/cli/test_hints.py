@@ -1,5 +1,6 @@
 """Commands that are proposed do what is meant as they stand: in the directory that was named, and with `--auto` if it was recorded so."""
 
+import os
 import shlex
 import sys
 
@@ -7,7 +8,8 @@ import pytest
 
 from tests.cli.commands.test_replay_tools import AGENT
 from tests.cli.commands.test_runs import SEVERAL
-from tests.cli.conftest import CommandLine
+from tests.cli.conftest import ROOT, CommandLine
+from tests.otel.receiver import receiver, unavailable
 
 AUTO = {"OPTREE_AUTO": "1"}
 
@@ -86,3 +88,30 @@ def test_what_a_replay_proposes(optree):
     assert (*options, "--", sys.executable, "agent.py", "moon") == tuple(again[5:])
     assert "moon" in optree(*shown[1:]).stdout
     assert "MOON" in optree(*again[1:]).stdout
+
+
+def test_what_sends_what_a_collector_missed(tmp_path):
+    """`export` and `status` propose what sends the sessions of that directory to that collector, `import` what shows the one that came."""
+    line = CommandLine(tmp_path)
+    line.env["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "exporters")])
+    txn = line.record()
+    elsewhere = ("--sessions-dir", str(tmp_path / "my copies"))
+    line("export", txn, "--to", "json", "-o", tmp_path / "one.json")
+    shown = proposed(line("import", tmp_path / "one.json", *elsewhere).stdout)
+    assert ["optree", "tree", txn, *elsewhere] == shown
+    assert line("tree", txn).stdout == line(*shown[1:]).stdout
+    with receiver("http/protobuf") as collector:
+        collector.always = unavailable()
+        address = ("--endpoint", collector.endpoint)
+        again = proposed(line("export", txn, *address, *elsewhere, "--timeout", "0.5", code=1).stderr)
+        assert ["optree", "export", "--pending", *address, *elsewhere] == again
+        send, them, *command = shlex.split(line("status", *elsewhere).stdout.splitlines()[-1])
+        assert ("send", "them", ["optree", "export", "--pending", *elsewhere]) == (send, them, command)
+        collector.always = None
+        line(*again[1:])
+        assert collector.spans()
+
+
+def proposed(said):
+    """Return the command at the end of what was said."""
+    return shlex.split(said.strip().rpartition(": ")[2])

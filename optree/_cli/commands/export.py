@@ -18,7 +18,8 @@ from msgspec import Struct
 
 from optree._cli.exporters import OTEL, exporter_named, is_exporter
 from optree._cli.format_loss import lacking
-from optree._cli.options import Json, SessionsDir, WholeRun, complete_txn, directory
+from optree._cli.options import Json, SessionsDir, WholeRun, complete_txn, directory, flags
+from optree._cli.program import command_line
 from optree._cli.screen import OutputError, complain, show, show_json, table, working
 from optree._cli.sessions import of_runs, open_session, say_lost
 from optree._cli.sums import DAMAGED
@@ -144,8 +145,11 @@ def export(
     if as_json:
         show_json({"to": to, "collector": sender.endpoint, "sessions": reports, "others": others, "problems": problems})
     else:
-        _show(reports, problems, sender.endpoint, "--pending" if to == OTEL else f"{' '.join(wanted)} --to {to}{' --verbatim' * verbatim}")
-        _tell_others(others)
+        options = {"--endpoint": endpoint, "--protocol": protocol, "--profile": profile}
+        same = [*(word for name, value in options.items() if value is not None for word in (name, value)), *flags(where, billing=False)]
+        what = ["--pending"] if to == OTEL else [*wanted, "--to", to, *(["--verbatim"] if verbatim else [])]
+        _show(reports, problems, sender.endpoint, command_line(["optree", "export", *what, *same]))
+        _tell_others(others, command_line(["optree", "export", "--pending", "--any-destination", *same]))
     if not is_whole or not all(report.whole for report in reports):
         raise typer.Exit(1 if is_whole else DAMAGED)
 
@@ -275,12 +279,12 @@ def _delivered(sender: Resender, loaded: Loaded, where: Directory, until: float,
         return Delivery(loaded.txn, whole=False, said=f"{type(error).__name__}: {error}")
 
 
-def _tell_others(others: dict[str, int]) -> None:
+def _tell_others(others: dict[str, int], here: str) -> None:
     """Report the sessions that are not sent since they were to go elsewhere."""
     if others:
         named = "; ".join(f"{where} ({number})" for where, number in others.items())
         message = f"not sent, since mirrored with other settings: {sum(others.values())}, for {named}"
-        complain(f"{message}; to send them here all the same: optree export --pending --any-destination")
+        complain(f"{message}; to send them here all the same: {here}")
 
 
 def _show(reports: list[Delivery], problems: list[str], collector: str, again: str) -> None:
@@ -293,7 +297,7 @@ def _show(reports: list[Delivery], problems: list[str], collector: str, again: s
     if not listed:
         show("nothing is pending")
     elif not all(report.whole for report in reports):
-        complain(f"not all could be delivered to {collector}; try again with: optree export {again}")
+        complain(f"not all could be delivered to {collector}; try again with: {again}")
     elif any(report.sent for report in reports):
         show(f"delivered to {collector}")
 

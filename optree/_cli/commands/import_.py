@@ -10,7 +10,8 @@ import typer
 from msgspec import Struct
 
 from optree._cli.exporters import OTEL, span_reader
-from optree._cli.options import BillingFile, Json, SessionsDir, directory
+from optree._cli.options import BillingFile, Json, SessionsDir, directory, flags
+from optree._cli.program import command_line
 from optree._cli.screen import complain, show, show_json, table, when, working
 from optree._formats import Fault, Format, Read
 from optree._formats.installed import detected, exporter_names, format_named, installed_formats
@@ -101,7 +102,8 @@ def _show(saved: list[Tree], left_out: list[tuple[str, str]], content: FilesRead
     if saved:
         rows = [(tree.session.origin_txn_id, tree.session.agent_id, when(tree.session.started_at), str(_count(tree))) for tree in saved]
         show("\n".join(table(("TXN", "AGENT", "STARTED", "OPS"), rows, "   r")), fold=True)
-        show(f"imported into {where.sessions}; look at one with: optree tree {saved[-1].session.origin_txn_id}")
+        look = command_line(["optree", "tree", saved[-1].session.origin_txn_id, *flags(where, billing=False)])
+        show(f"imported into {where.sessions}; look at one with: {look}")
     elif not left_out and not content.failed:
         complain("no session was found: nothing in the files tells of an agent, a model or a tool")
 

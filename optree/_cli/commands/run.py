@@ -27,10 +27,11 @@ from optree._cli.options import (
     Verbose,
     complete_txn,
     directory,
+    flags,
     going_on,
     place,
 )
-from optree._cli.program import NOT_EXECUTABLE, NOT_FOUND, run_program
+from optree._cli.program import NOT_EXECUTABLE, NOT_FOUND, command_line, run_program
 from optree._cli.screen import complain, figures, json_line, tell
 from optree._cli.sessions import Row, describe, settled, unfinished
 from optree._ids import is_txn, new_txn
@@ -135,7 +136,8 @@ class Ran(NamedTuple):
 def run_traced(command: list[str], directory: Directory, tracing: Tracing, resume: SessionPlace | None = None) -> Ran:
     """Run *command* traced, in a new session or to go on with *resume*. Raises `BusyError`."""
     if resume is not None and is_running(resume.directory.live(resume.txn)):
-        raise BusyError(f"session {resume.txn} is running; wait for it to end, or watch it with: optree logs -f {resume.txn}")
+        watch = command_line(["optree", "logs", "-f", resume.txn, *flags(resume.directory, billing=False)])
+        raise BusyError(f"session {resume.txn} is running; wait for it to end, or watch it with: {watch}")
     if resume is not None:
         load_to_resume(resume.txn, resume.directory)  # what cannot be loaded cannot be gone on with: the program is not started
         _check_room(resume.directory.sessions)
@@ -317,7 +319,8 @@ def _hindrance(directory: Directory) -> str:
 def _nothing(outcome: _Outcome) -> str:
     parent = os.environ.get("OPTREE_PARENT", "").partition(":")[0]
     if parent:
-        return f"the program was started from session {parent}, and what it recorded is there (optree tree {parent})"
+        shown = command_line(["optree", "tree", parent, *flags(outcome.directory, billing=False)])
+        return f"the program was started from session {parent}, and what it recorded is there ({shown})"
     if is_disabled():
         return f"the program recorded nothing: {DISABLED}={os.environ[DISABLED]!r} switches optree off"
     way = ", and asked no model that is seen (optree instrument lists what is)" if outcome.auto else ""

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from optree._cli.exporters import collector, destination, pending, waiting
-from optree._cli.options import BillingFile, Json, SessionsDir, directory, going_on
+from optree._cli.options import BillingFile, Json, SessionsDir, directory, flags, going_on
+from optree._cli.program import command_line
 from optree._cli.screen import show, show_json, size, working
 from optree._cli.sessions import Row, State, check_directory, describe, settled
 from optree._store import Directory
@@ -75,7 +76,8 @@ def _lines(report: dict[str, Any], rows: list[Row], where: Directory) -> list[st
     lines += _unsent(report["pending"], report["collector"])
     txn = next(iter(report["interrupted"]), None)
     hints = [] if txn is None else [f"go on with   {going_on(txn, where, auto=was_auto(where.find(txn)))}"]
-    hints += ["send them    optree export --pending"] if report["pending"] else []
+    send = command_line(["optree", "export", "--pending", *flags(where, billing=False)])
+    hints += [f"send them    {send}"] if report["pending"] else []
     return lines + hints
 
 
