@@ -22,6 +22,7 @@ from optree._providers.prices import PRICES
 from optree._tracing.faults import fault, guarded
 from optree._tracing.runtime import RUNTIME
 from optree._values import own_members
+from optree.errors import SetupError
 
 __all__ = ["instrument", "uninstrument"]
 
@@ -277,12 +278,18 @@ def instrument(only: Sequence[str] | None = None, *, exclude: Sequence[str] = ()
     """Record the calls of models that this program makes from now on, by clients made before too. A second call adds nothing.
 
     Args:
-        only: Names of packages to hook; by default all that are known.
+        only: Names of packages to hook, as `optree instrument` lists them; by default all. A call of a model is recorded by what sends it:
+            ``["openai", "httpx2"]``, since OpenAI's client sends by httpx2.
         exclude: Names of packages to leave alone.
 
     Returns:
         The modules that are hooked by now; others are when they are imported.
+
+    Raises:
+        SetupError: There is no such package to hook.
     """
+    _check(only or ())
+    _check(exclude)
     try:
         return _instrument(only, exclude)
     except RecursionError:
@@ -290,6 +297,14 @@ def instrument(only: Sequence[str] | None = None, *, exclude: Sequence[str] = ()
     except Exception as error:  # noqa: BLE001 - the program goes on, recorded or not
         fault(error)
     return []
+
+
+def _check(names: Sequence[str]) -> None:
+    """Raise `SetupError` for a name that is none; a text is a sequence of letters, none of which is."""
+    unknown = [names] if isinstance(names, str) else [name for name in names if name not in LIBRARIES]
+    if unknown:
+        what = "is no list of names" if isinstance(names, str) else "cannot be hooked"
+        raise SetupError(f"instrument(): {', '.join(map(repr, unknown))} {what}; choose from {', '.join(LIBRARIES)}")
 
 
 def _instrument(only: Sequence[str] | None, exclude: Sequence[str]) -> list[str]:

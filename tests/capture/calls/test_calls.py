@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import json
+import sys
 import threading
 import weakref
 
@@ -13,7 +14,7 @@ import openai
 import pytest
 
 import optree
-from optree._capture import instrument, uninstrument
+from optree._capture import FINDER, instrument, uninstrument
 from optree._capture.clients.httpx import _sending
 from optree._nodes import Tokens
 from optree._tree import walk_ops, walk_sessions
@@ -365,6 +366,30 @@ def test_packages_can_be_left_alone():
         assert {"httpx2"} >= set(instrument(["httpx2"]))
     finally:
         uninstrument()
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [(["opena"], "'opena' cannot be hooked"), (["httpx2", "pydantic_ai"], "'pydantic_ai' cannot"), ("openai", "'openai' is no list")],
+)
+def test_a_package_that_is_none(names, said):
+    """A name that is none of a package that is hooked, or no list of such, is refused with those that there are, and nothing is hooked."""
+    for call in (instrument, lambda names: instrument(exclude=names)):
+        with pytest.raises(optree.SetupError, match=said) as refused:
+            call(names)
+        assert "choose from httpx, httpx2, openai" in str(refused.value)
+    assert FINDER not in sys.meta_path
+
+
+def test_what_is_chosen_records_what_it_sends(provider):
+    """A call is recorded where the library that sends it is hooked, as the how-to has it; the client's name alone records none."""
+    provider.says(CHAT)
+    for names, calls in ((["openai"], 0), (["openai", "httpx2"], 1)):
+        instrument(names)
+        with optree.session("agent") as session:
+            chat(provider.url)
+        uninstrument()
+        assert calls == session.totals.llm_requests
 
 
 def test_tools_that_are_asked_for_are_in_the_answer(recording, provider):
