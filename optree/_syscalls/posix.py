@@ -209,8 +209,8 @@ def terminal_encoding(_fd: int) -> str:
 
 
 def shows_colours(_terminal: TextIO) -> bool:
-    """Tell whether a terminal understands escape sequences: all do."""
-    return True
+    """Tell whether a terminal understands escape sequences: all do but those that ``TERM`` calls dumb, as an editor's."""
+    return os.environ.get("TERM") != "dumb"
 
 
 def _flock(fd: int, how: int) -> bool:

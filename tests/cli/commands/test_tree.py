@@ -54,6 +54,13 @@ def test_colours_on_a_terminal(ended):
     assert b"\x1b[1mresearcher\x1b[0m" in shown
 
 
+def test_a_dumb_terminal(ended):
+    """A terminal that understands no escape sequences gets none."""
+    shown = ended.terminal("tree", env={"TERM": "dumb"})
+    assert "researcher" in shown
+    assert "\x1b[" not in shown
+
+
 def test_control_characters(optree):
     """What a traced program puts into names cannot drive the terminal."""
     optree.record("\x1b]0;owned\x07tool\x1b[2J")
