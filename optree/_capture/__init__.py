@@ -38,6 +38,8 @@ class Library(NamedTuple):
     """Modules of it that are hooked, and what knows how: `module:function` of `optree._capture`."""
 
 
+_SENDING: Final = frozenset({"httpx", "httpx2", "aiohttp", "botocore", "websockets"})
+"""Packages by which clients and frameworks send what they ask a model."""
 _OLDEST: Final = {"websockets": 16}
 """The first number of the oldest releases that were tried, where several were."""
 LIBRARIES: Final = {
@@ -279,7 +281,7 @@ def instrument(only: Sequence[str] | None = None, *, exclude: Sequence[str] = ()
 
     Args:
         only: Names of packages to hook, as `optree instrument` lists them; by default all. A call of a model is recorded by what sends it:
-            ``["openai", "httpx2"]``, since OpenAI's client sends by httpx2.
+            httpx, httpx2, aiohttp, botocore and websockets are hooked too, unless some of them are named.
         exclude: Names of packages to leave alone.
 
     Returns:
@@ -309,6 +311,8 @@ def _check(names: Sequence[str]) -> None:
 
 def _instrument(only: Sequence[str] | None, exclude: Sequence[str]) -> list[str]:
     with _lock:
+        if only is not None and _SENDING.isdisjoint(only):
+            only = [*only, *_SENDING]
         chosen = {name for name, package in _PACKAGES.items() if (only is None or package in only) and package not in exclude}
         _wanted.update(chosen)
         if FINDER not in sys.meta_path:
