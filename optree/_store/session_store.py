@@ -65,10 +65,10 @@ class SessionStore(SessionFiles):
     ) -> None:
         """Open or make the live directory and a new journal; with *resume*, load the session first; an *unused* txn has no files.
 
-        Raises `BusyError` if another process owns it, or with *first* has ever begun it, `NotFoundError` if it has ended and is resumed
-        with *only_open*, `OSError`, and what `load` raises. With *later* a disk or directory that cannot be written does not raise: files
-        are made once they can be, tried for each second, and records are kept until then. At its end it stands in *stores*: an interrupt
-        after that leaves no store that cannot be found.
+        Raises `BusyError` if another process owns it, or with *first* has ever begun it, `NotFoundError` if it has ended and *only_open* is
+        set, `OSError`, and what `load` raises. With *later* a disk or directory that cannot be written does not raise: files are made once
+        they can be, tried for each second, and records are kept until then. At its end it stands in *stores*: an interrupt after that
+        leaves no store that cannot be found.
         """
         super().__init__(txn, options, owner=owner, unused=unused, first=first, again=resume, later=later)
         self.builder: SessionTreeBuilder | None = None
