@@ -248,6 +248,17 @@ class Stream:
         """True while there are entries that are not delivered, or that may just be."""
         return bool(self._marked or self._delivering)
 
+    @property
+    def stuck(self) -> int:
+        """Records that no thread has delivered, since the one that delivers waits for the disk, as far as calls have returned before."""
+        lock = self._lock
+        if not (self.late and self._queue):
+            return 0
+        if lock.acquire(False):
+            lock.release()
+            return 0
+        return len(self._queue)
+
     def unsubscribe(self, taker: Taker) -> None:
         """Remove a taker."""
         self._serve(*([other for other in takers if other is not taker] for takers in (self._served(), self._ordered)))

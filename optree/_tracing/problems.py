@@ -233,12 +233,14 @@ def lost_of(records: int, stores: Sequence[SessionStore], directory: Directory, 
 
     *directory* is where sessions without files would be; *before* has the causes of earlier losses.
     """
-    lost = [store for store in stores if store.unwritten]
+    lost = [store for store in stores if store.unwritten or store.stream.stuck]
+    stuck = sum(store.stream.stuck for store in lost)
     reasons = sorted({*before, *(cause for store in lost if (cause := store.unwritable_reason or store.journal.problem))})
+    reasons += ["the disk did not answer"] if stuck else []
     causes = ", ".join([*reasons[:_CAUSES], *(["…"] if len(reasons) > _CAUSES else [])])
     places = {store.options.directory for store in lost} or {directory}
     where = ", ".join(sorted("the home directory" if place.homeless else str(place.sessions) for place in places))
-    return f"{records} records are lost, in {where}{causes and f': {causes}'}" if records else ""
+    return f"{records + stuck} records are lost, in {where}{causes and f': {causes}'}" if records + stuck else ""
 
 
 def say(text: str) -> None:

@@ -206,7 +206,7 @@ class Runtime:
         for problem in filter(None, [*self.problems.current(self.mirroring.health().get("problems", ())), lost]):
             self.problems.report(problem)
         for store in self._held():
-            note_lost(store.txn, store.unwritten)
+            note_lost(store.txn, store.unwritten + store.stream.stuck)
         keep_interrupt()
 
     def _guarded(self, work: Callable[..., object], *arguments: Any) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -73,6 +74,32 @@ def test_a_session_that_is_not_saved_at_exit_is_settled_by_the_next(finished, di
         head="import os, time\nimport optree\n",
     )
     assert 1 == len(costs(directory))
+
+
+def test_what_a_disk_that_hangs_has_not_taken_is_said_to_be_lost(finished):
+    """Calls that returned since another thread's write took too long are in no file where the process ends meanwhile: stderr says so."""
+    code, _, err = finished("""
+        import contextvars
+        from threading import Event, Thread
+        from optree._tracing.runtime import RUNTIME
+
+        class Hanging:
+            def __init__(self): self.inside = Event()
+            def take(self, batch): self.inside.set(), Event().wait()
+
+        def work():
+            with optree.tool("work"):
+                pass
+
+        (entered := optree.session("root")).__enter__()
+        [store], hanging = RUNTIME.stores.values(), Hanging()
+        store.stream.subscribe(hanging)
+        Thread(target=contextvars.copy_context().run, args=(work,), daemon=True).start()
+        hanging.inside.wait()
+        work()
+    """)
+    assert (0, 1) == (code, len(err.splitlines())), err
+    assert re.fullmatch(r"optree: [1-9]\d* records are lost, in .*: the disk did not answer\n", err), err
 
 
 def test_a_fork_leaves_finished_sessions_alone(finished):
