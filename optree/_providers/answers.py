@@ -225,6 +225,8 @@ class Assembly:
         if not is_list(updates := chunk.get("candidates", [])):
             return None
         self.answer |= {key: value for key, value in chunk.items() if key != "candidates"}
+        if not updates:
+            return Piece()
         candidates = numbered(self.answer, "candidates")
         text = thought = ""
         for place, update in enumerate(objects_of(updates)):
@@ -302,7 +304,12 @@ class Assembly:
         append(self.answer, "content", text)
         if deltas := chunk.get("tool_call_chunks"):
             calls = [
-                {"index": delta.get("index") or 0, "id": delta.get("id"), "function": {**delta, "arguments": delta.get("args")}}
+                {
+                    "index": delta.get("index") or 0,
+                    "id": delta.get("id"),
+                    "type": "function",
+                    "function": {**delta, "arguments": delta.get("args")},
+                }
                 for delta in objects_of(deltas)
             ]
             merge_calls(self.answer, calls)
@@ -342,8 +349,9 @@ def _is_whole(answer: dict[str, Any]) -> bool:
     choices, candidates, message = answer.get("choices"), answer.get("candidates"), object_in(answer.get("output", answer)).get("message")
     if is_list(choices) and choices:
         return all(is_object(choice) and ("message" in choice or ("text" in choice and "index" in choice)) for choice in choices)
-    if is_list(candidates):
-        return all(is_object(item) and ("content" in item or "finish_reason" in item or "finishReason" in item) for item in candidates)
+    if is_list(candidates) or _is_blocked(answer):
+        ends = {"content", "finish_reason", "finishReason"}
+        return all(is_object(item) and not ends.isdisjoint(item) for item in candidates or ())
     if answer.get("object") in _RESPONSES or (answer.get("type") == "message" and answer.get("role") == "assistant"):
         return is_list(answer.get("output", answer.get("content")))
     if is_object(message) and message.get("role") == "assistant" and ("finish_reason" in answer or "stopReason" in answer):
@@ -351,6 +359,11 @@ def _is_whole(answer: dict[str, Any]) -> bool:
     if answer.get("done") is True:
         return is_object(message) or "response" in answer
     return answer.get("type") in _LANGCHAIN and "content" in answer and ("response_metadata" in answer or "usage_metadata" in answer)
+
+
+def _is_blocked(answer: dict[str, Any]) -> bool:
+    """Tell whether an answer of Gemini's says why it has no candidates."""
+    return not answer.get("candidates") and any(is_object(answer.get(name)) for name in ("promptFeedback", "prompt_feedback"))
 
 
 def _of_chat(chunk: dict[str, Any]) -> bool:
@@ -364,7 +377,7 @@ _STREAMS: Final[list[tuple[Callable[[dict[str, Any]], bool], str]]] = [
     (lambda chunk: chunk.get("object") == "text_completion", "_completion"),
     (lambda chunk: str(chunk.get("type", "")).startswith("response."), "_responses"),
     (lambda chunk: chunk.get("type") in ("message_start", "ping"), "_anthropic"),
-    (lambda chunk: is_list(chunk.get("candidates")), "_gemini"),
+    (lambda chunk: is_list(chunk.get("candidates")) or _is_blocked(chunk), "_gemini"),
     (lambda chunk: isinstance(chunk.get("done"), bool) and ("message" in chunk or "response" in chunk), "_ollama"),
     (lambda chunk: chunk.get("type") == "message-start", "_cohere"),
     (lambda chunk: is_object(chunk.get("messageStart")), "_converse"),

@@ -128,7 +128,9 @@ def merge_calls(holder: dict[str, Any], deltas: list[dict[str, Any]]) -> None:
     """Add to the tool calls of a message."""
     calls = numbered(holder, "tool_calls")
     for delta in deltas:
-        call = calls.at(delta.get("index"), {"type": "function", "function": {"name": "", "arguments": ""}})
+        call = calls.at(delta.get("index"), {"function": {"name": "", "arguments": ""}})
+        if "type" in delta:  # not in Mistral's
+            call["type"] = delta["type"]
         call["id"] = delta.get("id") or call.get("id")
         function = object_in(delta.get("function"))
         call["function"]["name"] = function.get("name") or call["function"]["name"]
@@ -175,8 +177,11 @@ def merge_blocks(message: dict[str, Any], content: Any) -> Piece:
             blocks.append(block)
             continue
         if not blocks or blocks[-1].get("type") != kind:
-            blocks.append({"type": kind})
-        append(blocks[-1], kind, added)
+            blocks.append({"type": kind, "thinking": [{"type": "text"}]} if is_list(inner) else {"type": kind})
+        if is_list(held := blocks[-1].get("thinking")):
+            append(held[0], "text", added)
+        else:
+            append(blocks[-1], kind, added)
     return Piece(text, thought)
 
 

@@ -25,7 +25,7 @@ _NEXT = "return the client's answer itself, or call op.response and op.account"
 ENDED_EARLY = "the stream ended before it said that it was over: the answer may lack its end, and what it took is not all known"
 BROKEN_OFF_CALLS = "response.tool_calls"
 """The attribute of an op whose answer broke off that has the function calls in it, as far as they had come: they are content."""
-_ENDS = ("stop_reason", "stopReason", "finish_reason", "done_reason", "done", "promptFeedback")
+_ENDS = ("stop_reason", "stopReason", "finish_reason", "done_reason", "done", "promptFeedback", "prompt_feedback")
 """Members of an answer, one of which says why it ended: Gemini's `promptFeedback` where it has no candidates."""
 _TOLD = ("usage", "usageMetadata", "usage_metadata", "eval_count", "x_groq")
 """Members of an answer, one of which says what it took."""

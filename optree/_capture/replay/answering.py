@@ -307,7 +307,7 @@ def _gemini(answer: dict[str, Any], chunks: Any) -> Iterator[dict[str, Any]]:
     candidates = objects_of(answer.get("candidates"))
     left = objects_of(_member(candidates[0], "content").get("parts")) if len(candidates) == 1 else []
     told = [[_taken_off(left, size) for size in sizes] if is_list(sizes) else None for sizes in (chunks if is_list(chunks) else ())]
-    if not any(told) or left:  # not as it was recorded
+    if len(candidates) != 1 or not any(told) or left:  # not as it was recorded
         yield answer
         return
     rest = {name: value for name, value in candidates[0].items() if name != "content"}
@@ -333,8 +333,10 @@ def _taken_off(parts: list[dict[str, Any]], size: Any) -> dict[str, Any]:
 
 
 def _deltas_of_call(number: int, call: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a tool call as it is streamed: first what is called, then with what."""
+    """Return a tool call as it is streamed: first what is called, then with what; Mistral's, which has no type, comes whole."""
     function = _member(call, "function")
+    if "type" not in call:
+        return [{"tool_calls": [{"index": number} | call]}]
     begun = {"index": number} | call | ({"function": function | {"arguments": ""}} if "arguments" in function else {})
     rest = {"index": number, "function": {"arguments": function.get("arguments")}}
     return [{"tool_calls": [one]} for one in ([begun, rest] if "arguments" in function else [begun])]

@@ -387,3 +387,76 @@ def test_items_that_are_no_messages_and_no_functions(provider, item, kind, membe
     expected, found, _, _ = twice(provider, [events(*numbered, done=False, names=True)], run)
     assert ([item[member]] if kind else []) == expected[0]
     assert str(expected) == str(found)
+
+
+def chunks_of(url, path):
+    """Return the JSON of a stream's events."""
+    sent = {
+        "model": "m",
+        "messages": [{"role": "user", "content": "Weather?"}],
+        "contents": [{"parts": [{"text": "Weather?"}]}],
+        "stream": True,
+    }
+    with httpx.stream("POST", url + path, json=sent) as response:
+        return [json.loads(line[6:]) for line in response.iter_lines() if line.startswith("data: {")]
+
+
+def _candidate(at, text, **more):
+    return {"content": {"role": "model", "parts": [{"text": text}]}, "index": at, **more}
+
+
+USED = {"promptTokenCount": 12, "candidatesTokenCount": 2, "totalTokenCount": 14}
+BLOCKED = {
+    "promptFeedback": {"blockReason": "SAFETY"},
+    "usageMetadata": {"promptTokenCount": 12, "totalTokenCount": 12},
+    "modelVersion": "m",
+}
+SEVERAL = [
+    {"candidates": [_candidate(1, "Rain"), _candidate(0, "Sun")], "modelVersion": "m"},
+    {"candidates": [_candidate(0, "ny", finishReason="STOP"), _candidate(1, "y", finishReason="STOP")], "usageMetadata": USED},
+]
+
+
+def test_several_candidates(provider):
+    """Each candidate of Gemini's in a stream has its own text in a replay."""
+
+    def run():
+        with optree.session("asker"), optree.turn():
+            return chunks_of(provider.url, "/v1beta/models/m:streamGenerateContent?alt=sse")
+
+    _, found, _, _ = twice(provider, [events(*SEVERAL, done=False)], run)
+    assert [["Sunny", "Rainy"]] == [[one["content"]["parts"][0]["text"] for one in chunk["candidates"]] for chunk in found]
+
+
+def test_a_prompt_that_is_blocked(provider):
+    """An answer of Gemini's without candidates is one, has its tokens, and is given in a replay."""
+
+    def run():
+        with optree.session("asker"), optree.turn():
+            return chunks_of(provider.url, "/v1beta/models/m:streamGenerateContent?alt=sse")
+
+    expected, found, recorded, _ = twice(provider, [events(BLOCKED, done=False)], run)
+    assert [BLOCKED] == expected == found
+    [(_, _, op)] = walk_ops(recorded.tree)
+    assert (BLOCKED, 12) == (decode(op.response.payload), op.accounting[0].tokens.total_tokens)
+
+
+def test_what_mistral_says_in_parts(provider):
+    """Its client wants reasoning as a list of texts, and the name in each piece of a tool call, which has no type: that comes whole."""
+    call = {"id": "c-1", "index": 0, "function": {"name": "weather", "arguments": CALLS[0]}}
+    thought = {"type": "thinking", "thinking": [{"type": "text", "text": "Look "}]}
+    more = {"type": "thinking", "thinking": [{"type": "text", "text": "outside"}]}
+
+    def run():
+        with optree.session("asker"), optree.turn():
+            deltas = [chunk["choices"][0]["delta"] for chunk in chunks_of(provider.url, "/v1/chat/completions")]
+        return [one.get("content") or one["tool_calls"] for one in deltas if one.get("content") or one.get("tool_calls")]
+
+    told = [
+        chunk_of({"role": "assistant", "content": [thought]}),
+        chunk_of({"content": [more]}),
+        chunk_of({"tool_calls": [call]}, "tool_calls"),
+    ]
+    expected, found, _, _ = twice(provider, [events(*told)], run)
+    assert [[thought], [more], [call]] == expected
+    assert [[{"type": "thinking", "thinking": [{"type": "text", "text": "Look outside"}]}], [call]] == found
