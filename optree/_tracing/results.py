@@ -190,6 +190,12 @@ class ModelResult(OpResult):
             return False
         return not self.is_complete
 
+    @property
+    def _is_unfinished(self) -> bool:
+        """True for a stream of OpenAI's responses of which no more is there than the text that came."""
+        answer = {} if self._assembly is None or self._room == MAX_TEXT else self._assembly.answer
+        return answer.get("status") == "in_progress" and not answer.get("output") and answer.get("background") is not True
+
     def _tells_less(self, status: Status) -> bool:
         """Tell whether what a stream says it took is not all: it ended before it told that, by an error or, as of a proxy, without one."""
         if not self._is_partial:
@@ -223,7 +229,9 @@ class ModelResult(OpResult):
         """Record a provider's answer: its model and usage, unless the program recorded these itself, and its content, if it is whole."""
         if all(entry.status == "failed" for entry in self._op.bare.accounting):  # attempts that brought no answer
             self._account(answer, provider, status)
-        if status == "ok":
+        if status == "ok" and self._is_unfinished:
+            self._op.log(ENDED_EARLY, "WRN")
+        if status == "ok" and not self._is_unfinished:
             super().returned(answer)
         else:
             with self._guarded():

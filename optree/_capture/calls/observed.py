@@ -286,7 +286,7 @@ class JoinedAnswer(AnswerOverWire):
 
     def ended(self, status: Status) -> None:
         """Record the answer that the chunks add up to; of one that broke off the op's end records the text, unless the program does."""
-        if status != "ok":
+        if status != "ok" or self._is_unfinished:
             self._leave()
         super().ended(status)
 

@@ -165,6 +165,20 @@ def test_a_stream_that_ends_before_its_end(recording, tmp_path, url, events, wit
     assert [11e-6] * (events is CHAT) == [op.accounting[0].cost_usd for op in ops[1:]]
 
 
+@pytest.mark.parametrize("within", [nullcontext, optree.llm], ids=["outside", "in an op"])
+def test_a_response_that_ends_before_its_end(recording, within):
+    """Of one of OpenAI's, whose last event has all of it, the text that came is there."""
+    begun = {"type": "response.created", "response": {"object": "response", "status": "in_progress", "model": "m", "output": []}}
+    deltas = [{"type": "response.output_text.delta", "output_index": 0, "content_index": 0, "delta": text} for text in ("It ", "rains")]
+    said = "".join(f"data: {json.dumps(one)}\n\n" for one in (begun, *deltas))
+    with optree.session("a"), optree.turn(), within():
+        client(EVENTS, said).post("https://api.openai.com/v1/responses", json={"model": "m", "input": "Weather?", "stream": True})
+    [(_, _, op)] = walk_ops(recording.tree.session)
+    assert ("ok", "It rains") == (op.status, decode(op.response.payload))
+    assert [None] == [entry.cost_usd for entry in op.accounting]
+    assert ENDED_EARLY in [line.message for line in op.logs]
+
+
 def test_a_function_that_yields_the_beginning_of_a_stream(recording, tmp_path):
     """What it took is not all known either."""
     (prices := tmp_path / "prices.json").write_text(json.dumps({"anthropic": {"m": {"input": 1, "output": 1}}}))
