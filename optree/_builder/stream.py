@@ -24,6 +24,8 @@ from optree.redaction import redact
 
 WAIT_SECONDS = 0.25
 """The longest that a caller waits for another thread's write; after it the record stays queued for that thread."""
+_LOOK_SECONDS = 2.0
+"""Sessions that are open are looked at more often than that."""
 STUCK_SECONDS = 1.0
 """After a wait in vain, steps of other threads do not wait at all for this long."""
 PERIOD_SECONDS = 0.004
@@ -114,7 +116,7 @@ class Stream:
             "_lock",
             "_through",
         ),
-        *("_delivering", "_working", "_stuck_until", "_awake", "_idle", "_flushes", "_seen", "_job", "_closed", "numbers"),
+        *("_delivering", "_working", "_stuck_since", "_stuck_until", "_awake", "_idle", "_flushes", "_seen", "_job", "_closed", "numbers"),
     )
 
     def __init__(self, takers: Sequence[Taker], write: Write = "structure") -> None:
@@ -135,7 +137,7 @@ class Stream:
         """True, or the thread's number, while a thread delivers."""
         self._working = 0
         """The number of the thread that was in `alone` last."""
-        self._stuck_until = 0.0
+        self._stuck_since = self._stuck_until = 0.0
         self._awake = False
         """Set by the thread itself: it looks for what is queued before it sleeps again."""
         self._idle = 0
@@ -249,15 +251,21 @@ class Stream:
         return bool(self._marked or self._delivering)
 
     @property
-    def stuck(self) -> int:
-        """Records that no thread has delivered, since the one that delivers waits for the disk, as far as calls have returned before."""
-        lock = self._lock
-        if not (self.late and self._queue):
-            return 0
+    def stuck_for(self) -> float:
+        """For how many seconds the thread that delivers has waited for the disk, of which another knows; 0 if none does."""
+        if not self._stuck_since:
+            return 0.0
+        since, lock = self._stuck_since, self._lock
         if lock.acquire(False):
+            self._stuck_since = 0.0
             lock.release()
-            return 0
-        return len(self._queue)
+            return 0.0
+        return monotonic() - since
+
+    @property
+    def stuck(self) -> int:
+        """Records that wait behind that thread, whose calls have returned."""
+        return len(self._queue) if self._queue and self.stuck_for else 0
 
     def unsubscribe(self, taker: Taker) -> None:
         """Remove a taker."""
@@ -316,7 +324,10 @@ class Stream:
             if lock is self._lock and not (self._delivering and self._is_delivering()) and not is_in(self._working, _ALONE):
                 self._lock = RLock()
                 return self.enter()
-            self._stuck_until = monotonic() + STUCK_SECONDS
+            now = monotonic()
+            if now > self._stuck_until + _LOOK_SECONDS:  # else the same as before
+                self._stuck_since = now - WAIT_SECONDS
+            self._stuck_until = now + STUCK_SECONDS
         self.late += 1
         return None
 

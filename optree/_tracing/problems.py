@@ -151,7 +151,7 @@ class Problems:
     def current(self, of_mirror: Iterable[str] = ()) -> list[str]:
         """Return what is wrong at this moment, with what the mirror says of itself."""
         self._look_at_left()
-        waited = disk_waited_for()
+        waited = max([disk_waited_for(), *(store.stream.stuck_for for store in list(self._stores.values()))])
         hangs = [f"the disk has not answered for {waited:.0f} s: {_UNANSWERED}"] if waited >= ANSWER_SECONDS else []
         lost = [loss.describe(*key) for key, loss in list(self._lost.items())]
         reported = [problem for problem in self.reported if problem not in self._resolved]

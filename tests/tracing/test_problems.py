@@ -2,6 +2,9 @@ import contextvars
 import errno
 import json
 import os
+import re
+import threading
+import time
 
 import pytest
 
@@ -10,6 +13,7 @@ from optree._store import Directory, open_session
 from optree._store.files.system import OS
 from optree._store.saving import StoreOptions
 from optree._tracing.problems import Problems, problems_of
+from optree._tracing.runtime import RUNTIME
 from optree.testing import capture
 from tests.store.faults import Faulty
 from tests.tracing.conftest import LONG
@@ -191,3 +195,35 @@ def test_a_generator_whose_steps_run_in_several_contexts(steps, said):
         for _ in range(3):
             contextvars.copy_context().run(next, items, None)
     assert said == [one[:53] for one in optree.health()["problems"]]
+
+
+def test_a_write_that_hangs():
+    """While a thread waits for the disk within a write, health() says for how long, and no longer once it has its answer (S4-131)."""
+    inside, answers = threading.Event(), threading.Event()
+
+    class Hanging:
+        def take(self, _batch):
+            inside.set()
+            answers.wait(LONG)
+
+    def hangs():
+        return [problem for problem in optree.health()["problems"] if problem.startswith("the disk has not answered for ")]
+
+    def until(expected):
+        until = time.monotonic() + LONG
+        while expected != bool(hangs()) and time.monotonic() < until:
+            time.sleep(0.05)
+        return hangs()
+
+    with optree.session("root"):
+        [store] = RUNTIME.stores.values()
+        store.stream.subscribe(hanging := Hanging())
+        writer = threading.Thread(target=contextvars.copy_context().run, args=(lambda: optree.tool("work").__enter__(),))
+        writer.start()
+        assert inside.wait(LONG)
+        [problem] = until(True)
+        answers.set()
+        writer.join()
+        store.stream.unsubscribe(hanging)
+        assert 2 <= int(re.match(r"the disk has not answered for (\d+) s: ", problem)[1])
+        assert [] == until(False)
