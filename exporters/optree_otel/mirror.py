@@ -86,10 +86,8 @@ class OtelMirror:
             beat = self.beat if self.logs is not None else None
             self.live = Live(self.resources, self.profile, self._live_sender, self.settle, beat)
         self._metered = monotonic()
-        self._past = 0
-        """Spans over a trace's budget, of sessions that are let go of."""
-        self._left = 0
-        """Spans for a later run, of sessions that are let go of."""
+        self._past = 0  # spans over a trace's budget, of sessions that are let go of
+        self._left = 0  # spans for a later run, of such sessions
         self.faults = ExportFaults()
         self.large = 0
         """Sessions of earlier runs that are too large to be sent in the background."""
@@ -98,8 +96,7 @@ class OtelMirror:
         self._closed = False
         self._folders: set[Path] = set()
         """Directories of sessions that this process has a part in."""
-        self._handed_over: int | None = None
-        """Spans that a process of its own delivers."""
+        self._handed_over: int | None = None  # spans that a process of its own delivers
         self._passed_over = 0
         """Entries that lie where processes leave word of their end, and are none."""
         self._homes: WeakKeyDictionary[SessionExporter, Directory] = WeakKeyDictionary()
@@ -109,6 +106,7 @@ class OtelMirror:
         self._sweeping: threading.Thread | None = None
         self._unswept: list[Directory] = []
         """Where sessions of earlier runs may wait."""
+        self._is_child = False  # a forked one
 
     def attach(self, session: Traced) -> Taker | None:
         """Take up a session; see `optree.exporting.Mirror`. One that cannot be is not sent."""
@@ -131,7 +129,8 @@ class OtelMirror:
         self._folders.add(session.directory.sessions)
         if session.resumed and sampled:
             self.send(exporter, exporter.take_up())
-        self.traces.warm()
+        if owned or not self._is_child:  # else it may be the hook of a fork, which starts no thread
+            self.traces.warm()
         if self._sweeping is None:
             self._unswept = [session.directory]
             self._sweeping = _started(self._sweep_all, session.directory)
@@ -336,6 +335,7 @@ class OtelMirror:
 
     def after_fork(self) -> None:
         """Start anew in a forked child."""
+        self._is_child = True
         transport.after_fork()
         if self._sdk is not None:
             self._sdk.after_fork()

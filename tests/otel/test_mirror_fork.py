@@ -40,3 +40,21 @@ def test_figures_tell_their_process():
     assert first.instance == first.instance != second.instance
     assert first.instance.encode() in resources.encoded("p", instance=first.instance)
     assert b"service.instance.id" not in resources.encoded("p")
+
+
+def test_no_thread_starts_in_a_fork(tmp_path):
+    """A child that has done nothing yet has one thread: it may be another program soon, and gevent would run the parent's tasks in it."""
+    code = """
+import os, sys, threading, warnings
+warnings.simplefilter("ignore")
+import optree
+optree.configure(console=False, otel={"endpoint": "http://127.0.0.1:9"})
+with optree.session("a"):
+    child = os.fork()
+    if not child:
+        os._exit(threading.active_count())
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+os._exit(0)
+"""
+    done = subprocess.run([sys.executable, "-c", code], env=environ(tmp_path), capture_output=True, text=True, timeout=60, check=True)
+    assert "1\n" == done.stdout
