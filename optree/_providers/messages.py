@@ -1,4 +1,6 @@
-"""What a message says, whichever provider's form it has, in one neutral shape: a role, and parts. Nothing here raises.
+"""What a message says, whichever provider's form it has, in one neutral shape: a role, and parts; a transcript as a provider takes it.
+
+Nothing here raises.
 
 Known are plain texts, OpenAI's chat and responses interfaces, Anthropic's and Bedrock's blocks, Gemini's parts, Ollama's messages, those of
 the AI SDK, and the parts of the GenAI conventions. Any other block is an `Other`; a number or a truth value is not a message.
@@ -35,6 +37,7 @@ _RESULTS = {"tool_result", "function_call_output", "tool_call_response", "tool-r
 _UNDER_WAY = {"queued", "in_progress"}
 """Of OpenAI's responses interface, states of a response that has not ended."""
 _KNOWN = _TEXTS | _CLOSED | _CALLS | _RESULTS
+NO_RESULT = "[interrupted: the process ended before this call's result was recorded]"
 _BARE = {"text", "thoughtSignature", "thought_signature", "signature"}
 """What a text of Gemini's, which has no type, may say of itself, or Bedrock's reasoning."""
 
@@ -203,6 +206,31 @@ def is_under_way(answer: dict[str, Any]) -> bool:
     return answer.get("background") is True and answer.get("object") == "response" and answer.get("status") in _UNDER_WAY
 
 
+def answered(messages: list[Any]) -> list[Any]:
+    """Return messages with a result for every tool call that has none, and without second results for one call.
+
+    Calls are known by their ids; those without one, as Gemini's are, by their names: their results stand right behind.
+    """
+    parts_of_each = [message(item).parts for item in messages]
+    results = [[one.id for one in here if isinstance(one, ToolResultPart) and one.id] for here in parts_of_each]
+    known = {call for ids in results for call in ids}
+    unnamed = _unnamed(parts_of_each)
+    seen: set[str] = set()
+    completed: list[Any] = []
+    for item, held, ids in zip(messages, parts_of_each, results, strict=True):
+        if ids and seen.issuperset(ids):
+            continue
+        seen.update(ids)
+        completed.append(item)
+        completed += [
+            lost
+            for call in held
+            if isinstance(call, ToolCallPart) and (call.id not in known if call.id else id(call) in unnamed)
+            for lost in _lost(call)
+        ]
+    return completed
+
+
 def parts(content: Any) -> list[Part]:
     """Return the parts of a message's content."""
     if content is None:
@@ -324,3 +352,38 @@ def _type(block: dict[str, Any]) -> str:
 
 def _string(value: Any) -> str | None:
     return value if isinstance(value, str) else None
+
+
+def _unnamed(messages: list[list[Part]]) -> set[int]:
+    """Return which calls without an id have no result, each by the identity of its part; *messages* are their parts."""
+    lost: set[int] = set()
+    waiting: list[ToolCallPart] = []
+    behind_calls = False
+    for here in [*messages, []]:
+        calls = [one for one in here if isinstance(one, ToolCallPart) and not one.id]
+        names = [one.name for one in here if isinstance(one, ToolResultPart) and not one.id]
+        if not names and not (calls and behind_calls):
+            lost.update(map(id, waiting))
+            waiting = []
+        behind_calls = bool(calls)
+        waiting += calls
+        for name in names:
+            told = next((call for call in waiting if call.name == name), None)
+            if told is not None:
+                waiting.remove(told)
+    return lost
+
+
+def _lost(call: ToolCallPart) -> list[dict[str, Any]]:
+    """Return the answer that says that a call's result was lost, in the form of the call; none to calls that the provider makes itself."""
+    kind = call.block.get("type")
+    if "functionCall" in call.block or is_object(call.block.get("function_call")):
+        result = {**({"id": call.id} if call.id else {}), "name": call.name, "response": {"error": NO_RESULT}}
+        return [{"role": "user", "parts": [{"functionResponse" if "functionCall" in call.block else "function_response": result}]}]
+    if call.id is None or kind == "server_tool_use":
+        return []
+    if kind == "tool_use":
+        return [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id, "content": NO_RESULT, "is_error": True}]}]
+    if kind == "function_call":
+        return [{"type": "function_call_output", "call_id": call.id, "output": NO_RESULT}]
+    return [{"role": "tool", "tool_call_id": call.id, "content": NO_RESULT}]

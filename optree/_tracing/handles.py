@@ -9,7 +9,6 @@ from optree._builder import SessionTreeBuilder
 from optree._builder.guard import FAULTS, fault, guarded
 from optree._nodes import PIECE_OF_TEXT, OperationNode, SessionNode, Totals
 from optree._tree import Tree, walk_ops
-from optree._tree.answered import answered
 from optree._values import decode, is_list, is_object
 
 
@@ -106,6 +105,8 @@ class Session:
             New messages, oldest first; empty for a session that has none.
         """
         try:
+            from optree._providers.messages import answered  # not before it is needed: this module is imported with optree
+
             runs = [*self.earlier, self.builder.node]
             messages = [decode(entry.body) for node in runs for entry in node.messages if entry.role != PIECE_OF_TEXT]
             for node in reversed(runs):
@@ -122,7 +123,7 @@ class Session:
         if not calls:
             return []
         request: dict[str, Any] = decode(calls[-1].request.payload) if calls[-1].request else {}
-        from optree._providers.messages import HISTORY_KEYS  # not before it is needed: this module is imported with optree
+        from optree._providers.messages import HISTORY_KEYS  # as in `history`
 
         sent = self.builder.core.pool.resolve(next((request[key] for key in HISTORY_KEYS if request.get(key) is not None), None))
         messages = [{"role": "user", "content": one} if isinstance(one, str) else one for one in (sent if is_list(sent) else [sent])]
@@ -133,7 +134,7 @@ def _answer(op: OperationNode) -> list[Any]:
     response = decode(op.response.payload) if op.response is not None else None
     if isinstance(response, str):
         return [{"role": "assistant", "content": response}]
-    from optree._providers.messages import answers  # not before it is needed: this module is imported with optree
+    from optree._providers.messages import answers  # as in `history`
 
     held = [message for answer in answers(response)[:1] for message in answer.messages]
     return [message for message in held if is_object(message) and ("role" in message or "type" in message)]

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from msgspec import DecodeError
 
 from optree._builder import Op
-from optree._tree.answered import answered
+from optree._providers.messages import answered
 from optree._values import decode, encode, is_object
 from optree.conversation.model import Model
 from optree.conversation.registry import AgentRecord

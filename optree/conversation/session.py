@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Protocol, Self, cast
 
 from optree._builder import Op, SessionTreeBuilder
 from optree._nodes import OpKind
+from optree._providers.messages import answered
 from optree._store.files.lines import AnyPath, Fault
 from optree._store.files.unusable import usable
-from optree._tree.answered import answered
 from optree._values import plain, text
 from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, TranscriptEntry, entry_of, message_of, plain_message
 from optree.conversation.file_home import FileHome

@@ -7,11 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optree._providers.messages import (
+    NO_RESULT,
     Other,
     ReasoningPart,
     TextPart,
     ToolCallPart,
     ToolResultPart,
+    answered,
     answers,
     body,
     kept_hidden,
@@ -20,7 +22,6 @@ from optree._providers.messages import (
     part,
     parts,
 )
-from optree._tree.answered import NO_RESULT, answered
 from tests.strategies import values
 
 ABSENT = {"video_metadata": None, "thought": None, "inline_data": None, "function_response": None}

@@ -7,9 +7,9 @@ from contextlib import ExitStack
 import pytest
 
 import optree
+from optree._providers.messages import NO_RESULT, answered
 from optree._store.ledger import Ledger
 from optree._tree import walk_sessions
-from optree._tree.answered import NO_RESULT, answered
 from optree.testing import shape
 
 ASKED = {"role": "assistant", "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "search", "arguments": "{}"}}]}

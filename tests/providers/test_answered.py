@@ -2,7 +2,7 @@
 
 import pytest
 
-from optree._tree.answered import NO_RESULT, answered
+from optree._providers.messages import NO_RESULT, answered
 
 FUNCTION = {"name": "search", "arguments": "{}"}
 FORMS = {
