@@ -18,10 +18,9 @@ from optree._formats.installed import detected, installed_formats
 from optree._nodes import OperationNode, SessionNode, Totals, TurnNode
 from optree._store.files.lines import check_size
 from optree._store.files.lock import is_running
-from optree._store.reading.damage import Damage
 from optree._store.reading.directory import Directory, Saved, exists, is_directory, size_of
 from optree._store.reading.formats import read_meta
-from optree._store.reading.recovery import Loaded, load, names_file
+from optree._store.reading.recovery import Damage, Loaded, load, names_file
 from optree._store.reading.runs import MOST_LOOKED_AT, ProgramRun, find_run, run_in, run_of
 from optree._store.saving import StoreOptions
 from optree._store.settle import settle_all

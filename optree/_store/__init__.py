@@ -5,9 +5,8 @@ touched by its one writer, or under the session's lock; what writes, renames, re
 """
 
 from optree._store.opening import open_session, resume_session
-from optree._store.reading.damage import Damage
 from optree._store.reading.directory import Directory, Saved
-from optree._store.reading.recovery import Loaded, load
+from optree._store.reading.recovery import Damage, Loaded, load
 from optree._store.session_store import SessionStore
 
 __all__ = ["Damage", "Directory", "Loaded", "Saved", "SessionStore", "load", "open_session", "resume_session"]

@@ -16,7 +16,6 @@ from optree._builder.core import Core
 from optree._interrupts import if_free
 from optree._store.files import lock
 from optree._store.journal import Journal
-from optree._store.journals import Journals
 from optree._store.ledger import Ledger
 from optree._store.ownership import are_many, files_closed, files_opened, make_room
 from optree._store.reading.directory import LATE, LATE_UNWRITTEN, OWNERS, journals, nothing_saved, owners_journals
@@ -24,7 +23,7 @@ from optree._store.reading.numbering import known_vector, last_given, was_writer
 from optree._store.reading.recovery import Loaded, load_to_resume
 from optree._store.reading.snapshot import SnapshotWriter
 from optree._store.saving import StoreOptions, saving
-from optree._store.session_files import SessionFiles
+from optree._store.session_files import Journals, SessionFiles
 from optree._store.settle import join, remove, settle, settle_beside, settle_later
 from optree._store.upkeep import SETTLE_SECONDS, Late, Upkeep
 from optree._version import __version__

@@ -22,12 +22,11 @@ from optree._store.files import lock
 from optree._store.files.system import OS
 from optree._store.ledger import Ledger
 from optree._store.ownership import remove_unused
-from optree._store.reading.damage import Damage
 from optree._store.reading.directory import OWNERS, SUFFIXES, Directory, exists, is_directory, journals, may_be_directory, size_of
 from optree._store.reading.formats import read_meta
 from optree._store.reading.interrupted import close_begun
 from optree._store.reading.reader import LIVE, is_blank
-from optree._store.reading.recovery import Loaded, fold_journals, load
+from optree._store.reading.recovery import Damage, Loaded, fold_journals, load
 from optree._store.reading.snapshot import SnapshotWriter
 from optree._store.saving import StoreOptions, save, sweep
 from optree._store.upkeep import SAVING, late_closed

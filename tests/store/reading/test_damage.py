@@ -5,10 +5,10 @@ import pytest
 from optree import _records as r
 from optree._nodes import LogEntry
 from optree._store import SessionStore, load
-from optree._store.reading.damage import Damage
 from optree._store.reading.directory import journals
 from optree._store.reading.formats import read_meta
 from optree._store.reading.reader import Flaw
+from optree._store.reading.recovery import Damage
 from optree._store.saving import StoreOptions
 from optree._store.settle import settle
 from optree._tree import walk_ops

@@ -20,8 +20,8 @@ from optree import _records as r
 from optree._nodes import AccountingEntry
 from optree._store import load
 from optree._store.reading import recovery
-from optree._store.reading.collector import without_collector
 from optree._store.reading.directory import journals
+from optree._store.reading.recovery import without_collector
 from optree._tree import Fold
 from optree.errors import DamagedError, FormatError
 from optree.testing import shape
@@ -410,7 +410,7 @@ def test_a_fork_within_a_step_of_another_thread():
 def test_a_forked_child_has_its_collector_on():
     """A process that forks while another thread loads: the thread is not in the child, and the collector is on there."""
     script = (
-        "import gc, os\nfrom optree._store.reading.collector import without_collector\n"
+        "import gc, os\nfrom optree._store.reading.recovery import without_collector\n"
         "with without_collector():\n    child = os.fork()\n    if not child:\n        os._exit(gc.isenabled())\n"
         "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), gc.isenabled())"
     )

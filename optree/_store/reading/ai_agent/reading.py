@@ -14,9 +14,18 @@ from msgspec import Struct
 
 from optree._ids import node_id, trace_id, txn_of
 from optree._nodes import AccountingEntry, LogEntry, OperationNode, Payload, Pool, Reasoning, ReasoningChunk, SessionNode, TurnNode, kind_of
-from optree._store.reading.ai_agent.rest import difference, kept_in
 from optree._store.reading.ai_agent.terms import IN_FIELDS, STEP, name_of
-from optree._store.reading.ai_agent.writing import Context, agents_of, file_block, op_block, part_block, session_block, turn_block
+from optree._store.reading.ai_agent.writing import (
+    Context,
+    agents_of,
+    difference,
+    file_block,
+    kept_in,
+    op_block,
+    part_block,
+    session_block,
+    turn_block,
+)
 from optree._tree.fold import UNKNOWN, Fold, Tree
 from optree._tree.totals import flaws_of_parts, leave_out_impossible, stored_parts
 from optree._tree.walk import called, unused

@@ -7,8 +7,7 @@ import time
 import pytest
 
 from optree import _records as r
-from optree._store import SessionStore
-from optree._store import journals as journals_module
+from optree._store import SessionStore, session_files
 from optree._store.files.system import OS
 from optree._store.saving import StoreOptions
 from tests.store.test_journal import busy
@@ -152,8 +151,8 @@ def test_a_session_without_other_processes_is_listed_only_when_something_was_add
     busy(builder, 1)
     store.stream.flush()
     os.utime(store.live, (1.0, 1.0))
-    found = journals_module.journals
-    monkeypatch.setattr(journals_module, "journals", lambda live: listed.append(live) or found(live))
+    found = session_files.journals
+    monkeypatch.setattr(session_files, "journals", lambda live: listed.append(live) or found(live))
     assert [True] * 3 == [store._journals.sync(gone=True) for _ in range(3)]
     assert [store.live] == listed
 
