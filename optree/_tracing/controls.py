@@ -16,10 +16,9 @@ from optree._store.settle import settle_left
 from optree._store.upkeep import late_closed, left_synced
 from optree._tracing.config import Config, Options
 from optree._tracing.context import here
-from optree._tracing.faults import fault
+from optree._tracing.faults import SESSION, fault
 from optree._tracing.handles import Session
 from optree._tracing.runtime import RUNTIME, report_problem
-from optree._tracing.unrecorded import SESSION
 from optree.errors import SetupError
 
 for _problem in PRICES.begin(RUNTIME.config.prices, report_problem):

@@ -20,12 +20,11 @@ from optree._tracing import context
 from optree._tracing.budgets import OUTSIDE, VARIABLE, Limiter, common, joined, outside, reference
 from optree._tracing.config import PATHS, CarriedOptions, carry, variables
 from optree._tracing.context import CURRENT, REMOTE, Holder, Scope, ingress
-from optree._tracing.faults import fault, unless_faulty
+from optree._tracing.faults import PIECE, UnrecordedPiece, fault, unless_faulty
 from optree._tracing.handles import Session
 from optree._tracing.holding import Exit, HeldScope, take_held
 from optree._tracing.recorded import CURRENT_REPLAY
 from optree._tracing.runtime import RUNTIME, report_problem
-from optree._tracing.unrecorded import PIECE, UnrecordedPiece
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -16,13 +16,12 @@ from optree._tracing import context
 from optree._tracing.budgets import outside, session_ends
 from optree._tracing.context import ABANDONED, CURRENT, Holder, Scope, ingress
 from optree._tracing.failures import ERROR_TYPE, FailureClass, class_of_raised, error_attributes
-from optree._tracing.faults import fault, unless_faulty
+from optree._tracing.faults import IN_OP, IN_SESSION, IN_TURN, SESSION, SwitchedOff, fault, unless_faulty
 from optree._tracing.handles import Session, interrupted
 from optree._tracing.holding import ContextManager, HeldScope, abandon, abandon_last, abandon_turn, clear_frames, take_held
 from optree._tracing.propagate import home, remote
 from optree._tracing.results import ModelResult, OpResult, Report, Result, name_model
 from optree._tracing.runtime import RUNTIME, report_problem
-from optree._tracing.unrecorded import IN_OP, IN_SESSION, IN_TURN, SESSION, SwitchedOff
 from optree._tracing.wrapping import F, name_of, wrapped
 from optree._values import cut, raw, text
 from optree.errors import BudgetExceeded, SetupError

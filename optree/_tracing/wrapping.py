@@ -19,12 +19,11 @@ from optree._interrupts import pass_on
 from optree._nodes import Status
 from optree._tracing import context
 from optree._tracing.context import CURRENT, Holder, Scope
-from optree._tracing.faults import fault, guarded, unless_faulty
+from optree._tracing.faults import PIECE, SESSION, UnrecordedPiece, fault, guarded, unless_faulty
 from optree._tracing.holding import Exit, HeldScope, left_after, take_held
 from optree._tracing.recorded import CURRENT_REPLAY, Recorded, recorded
 from optree._tracing.results import Result
 from optree._tracing.runtime import RUNTIME
-from optree._tracing.unrecorded import PIECE, SESSION, UnrecordedPiece
 from optree._values import MAX_ITEMS, MAX_TEXT, decode, encode, foreign_type
 from optree.errors import SetupError
 

@@ -13,10 +13,9 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
 
-from optree._capture.calls.begin import begin
+from optree._capture.calls.begin import SentRequest, begin
 from optree._capture.calls.details import phrase_of
 from optree._capture.calls.exchange import Exchange
-from optree._capture.calls.sent import SentRequest
 from optree._capture.clients.httpx import is_being_sent
 from optree._capture.clients.websockets import aiohttp_connect
 from optree._capture.hooks import Hook, await_within

@@ -14,11 +14,10 @@ from types import ModuleType
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from optree._capture.calls.begin import begin_asked, is_wanted
+from optree._capture.calls.begin import SentRequest, begin_asked, is_wanted
 from optree._capture.calls.bodies import loads
 from optree._capture.calls.exchange import Exchange
 from optree._capture.calls.requests import bedrock_asked
-from optree._capture.calls.sent import SentRequest
 from optree._capture.hooks import Hook, run_within
 from optree._capture.replay import ACTIVE
 from optree._capture.replay.answering import NO_ANSWER, StoredReply, bedrock_events

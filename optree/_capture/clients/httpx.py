@@ -12,11 +12,10 @@ from typing import Any
 from weakref import ref
 
 from optree._capture.calls.background import Retrieval
-from optree._capture.calls.begin import begin
+from optree._capture.calls.begin import GivenStream, Noted, SentRequest, begin
 from optree._capture.calls.exchange import Exchange
 from optree._capture.calls.observed import ClientCall
 from optree._capture.calls.requests import is_beside
-from optree._capture.calls.sent import GivenStream, Noted, SentRequest
 from optree._capture.hooks import Hook, IsOn, await_within, run_within
 from optree._capture.replay import ACTIVE
 from optree._capture.replay.answering import NO_ANSWER, StoredReply

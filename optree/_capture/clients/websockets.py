@@ -14,10 +14,10 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
+from optree._capture.calls.begin import SentRequest
 from optree._capture.calls.bodies import MOST_BYTES, loads
 from optree._capture.calls.details import phrase_of
 from optree._capture.calls.exchange import Exchange
-from optree._capture.calls.sent import SentRequest
 from optree._capture.clients.realtime import ModelResponse, ModelSocket
 from optree._capture.clients.stand_in import hand_over, listen
 from optree._capture.hooks import Hook, await_within, run_within

@@ -21,12 +21,11 @@ from optree._nodes import Status
 from optree._tracing import context
 from optree._tracing.context import CURRENT, Holder, Scope
 from optree._tracing.failures import FailureClass, class_of_error, class_of_text, error_attributes
-from optree._tracing.faults import guarded
+from optree._tracing.faults import SESSION, guarded
 from optree._tracing.recorded import CURRENT_REPLAY, Recorded, note_foreign, note_type
 from optree._tracing.results import ModelResult
 from optree._tracing.runtime import RUNTIME
 from optree._tracing.scopes import OpScope, SessionScope, TurnScope
-from optree._tracing.unrecorded import SESSION
 from optree._values import cut, decode, foreign_type, is_object
 from optree.redaction import redact
 

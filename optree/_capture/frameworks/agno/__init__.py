@@ -14,18 +14,16 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from optree._builder import Op, Turn
-from optree._capture.frameworks.agno.models import plain
-from optree._capture.frameworks.agno.tools import CANCELLED, RunPlace
+from optree._capture.frameworks.agno.calls import CANCELLED, RunPlace, plain
 from optree._capture.hooks import Hook, IsOn, of_kind
 from optree._nodes import Status
 from optree._providers.messages import json_text
 from optree._tracing import context
 from optree._tracing.context import Holder, Scope
-from optree._tracing.faults import guarded
+from optree._tracing.faults import SESSION, guarded
 from optree._tracing.handles import Session
 from optree._tracing.results import OpResult, Result
 from optree._tracing.scopes import OpScope, SessionScope, TurnScope
-from optree._tracing.unrecorded import SESSION
 from optree._tracing.wrapping import wrapped
 from optree._values import cut, is_list, is_object, own_members, text
 from optree.redaction import redact

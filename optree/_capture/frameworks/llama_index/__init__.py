@@ -15,8 +15,7 @@ from typing import Any, Final, cast
 from weakref import finalize
 
 from optree._capture.calls.program import program_name
-from optree._capture.frameworks.llama_index.models import METHODS, LlamaIndexCall
-from optree._capture.frameworks.llama_index.values import is_event, members, output_of, query_of, question_of
+from optree._capture.frameworks.llama_index.models import METHODS, LlamaIndexCall, is_event, members, output_of, query_of, question_of
 from optree._capture.frameworks.nesting import OUTSIDE, PLACE, Nesting, given_here, note_run, respond
 from optree._capture.hooks import Hook, IsOn, watched, watched_async
 from optree._tracing import context

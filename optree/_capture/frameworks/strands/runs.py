@@ -13,11 +13,10 @@ from optree._capture.frameworks.nesting import LEFT
 from optree._nodes import Status
 from optree._tracing import context
 from optree._tracing.context import Holder, Scope
-from optree._tracing.faults import guarded
+from optree._tracing.faults import SESSION, guarded
 from optree._tracing.handles import Session
 from optree._tracing.results import Result
 from optree._tracing.scopes import SessionScope, TurnScope
-from optree._tracing.unrecorded import SESSION
 from optree._tracing.wrapping import RecordedItems
 from optree._values import dumped, is_list, is_object, text
 
