@@ -170,8 +170,8 @@ def is_list(value: object) -> TypeGuard[list[Any]]:
 
 
 def object_of(value: Any) -> dict[str, Any]:
-    """Return a copy of an object; an empty one for any other value."""
-    return dict(value) if is_object(value) else {}
+    """Return an object as it is; an empty one for any other value."""
+    return value if is_object(value) else {}
 
 
 def objects_of(value: Any) -> list[dict[str, Any]]:

@@ -25,9 +25,8 @@ from optree._providers.merging import (
     merge_message,
     merge_part,
     numbered,
-    object_in,
 )
-from optree._values import MAX_ITEMS, is_list, is_object, objects_of, plain
+from optree._values import MAX_ITEMS, is_list, is_object, object_of, objects_of, plain
 
 _PROVIDERS: Final = {"openai": "openai", "anthropic": "anthropic", "google": "google", "ollama": "ollama"}
 """Providers by the package that a client's objects are from."""
@@ -156,7 +155,7 @@ class Assembly:
         first = Piece()
         for update in objects_of(chunk["choices"]):
             choice = choices.at(update.get("index", 0), {"message": {"role": "assistant", "content": None}})
-            piece = merge_message(choice["message"], object_in(update.get("delta")))
+            piece = merge_message(choice["message"], object_of(update.get("delta")))
             _merge_choice(choice, update)
             if choice is choices[0]:
                 first = Piece(first.text + piece.text, first.thought + piece.thought)
@@ -209,8 +208,8 @@ class Assembly:
         if kind == "message_start":
             self.answer |= event["message"]
         elif kind == "message_delta":
-            self.answer |= object_in(event.get("delta"))
-            self.answer["usage"] = {**object_in(self.answer.get("usage")), **object_in(event.get("usage"))}
+            self.answer |= object_of(event.get("delta"))
+            self.answer["usage"] = {**object_of(self.answer.get("usage")), **object_of(event.get("usage"))}
         blocks = numbered(self.answer, "content")
         if kind == "content_block_stop":
             close(blocks.at(event.get("index", 0), {}))
@@ -231,7 +230,7 @@ class Assembly:
         text = thought = ""
         for place, update in enumerate(objects_of(updates)):
             held = candidates.at(update.get("index", place), {"content": {"role": "model", "parts": []}})
-            parts = objects_of(object_in(update.get("content")).get("parts"))
+            parts = objects_of(object_of(update.get("content")).get("parts"))
             held |= {key: value for key, value in update.items() if key != "content"}
             for part in parts:
                 merge_part(held["content"]["parts"], part)
@@ -258,10 +257,10 @@ class Assembly:
 
     def _cohere(self, event: dict[str, Any]) -> Piece | None:
         """Take an event of Cohere's chat."""
-        kind, delta = event.get("type"), object_in(event.get("delta"))
+        kind, delta = event.get("type"), object_of(event.get("delta"))
         if not isinstance(kind, str) or "-" not in kind:
             return None
-        message, update = self.answer.setdefault("message", {"role": "assistant"}), object_in(delta.get("message"))
+        message, update = self.answer.setdefault("message", {"role": "assistant"}), object_of(delta.get("message"))
         if kind == "message-start":
             self.answer |= {key: value for key, value in event.items() if key == "id"}
         elif kind == "message-end":
@@ -270,11 +269,11 @@ class Assembly:
             append(message, "tool_plan", plan := update.get("tool_plan") or "")
             return Piece(thought=plan)
         elif kind in ("tool-call-start", "tool-call-delta"):
-            merge_calls(message, [{"index": event.get("index", 0), **object_in(update.get("tool_calls"))}])
+            merge_calls(message, [{"index": event.get("index", 0), **object_of(update.get("tool_calls"))}])
         elif kind == "content-start":
-            numbered(message, "content").at(event.get("index", 0), {}).update(object_in(update.get("content")))
+            numbered(message, "content").at(event.get("index", 0), {}).update(object_of(update.get("content")))
         elif kind == "content-delta":
-            return add_delta(numbered(message, "content").at(event.get("index", 0), {"type": "text"}), object_in(update.get("content")))
+            return add_delta(numbered(message, "content").at(event.get("index", 0), {"type": "text"}), object_of(update.get("content")))
         elif kind == "citation-start":
             message.setdefault("citations", []).append(update.get("citations"))
         return Piece()
@@ -287,8 +286,8 @@ class Assembly:
             self.answer |= members
         block = content.at(members["contentBlockIndex"], {}) if "contentBlockIndex" in members else {}
         if kind == "contentBlockStop":
-            close(object_in(block.get("toolUse")))
-        return merge_converse(block, object_in(members.get("start") or members.get("delta")))
+            close(object_of(block.get("toolUse")))
+        return merge_converse(block, object_of(members.get("start") or members.get("delta")))
 
     def _langchain(self, chunk: dict[str, Any]) -> Piece | None:
         """Take a chunk of LangChain's."""
@@ -346,7 +345,7 @@ def _merge_choice(choice: dict[str, Any], update: dict[str, Any]) -> None:
 
 
 def _is_whole(answer: dict[str, Any]) -> bool:
-    choices, candidates, message = answer.get("choices"), answer.get("candidates"), object_in(answer.get("output", answer)).get("message")
+    choices, candidates, message = answer.get("choices"), answer.get("candidates"), object_of(answer.get("output", answer)).get("message")
     if is_list(choices) and choices:
         return all(is_object(choice) and ("message" in choice or ("text" in choice and "index" in choice)) for choice in choices)
     if is_list(candidates) or _is_blocked(answer):

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from msgspec import DecodeError
 
 from optree._interrupts import suppress
-from optree._values import MAX_ITEMS, MAX_TEXT, decode, is_list, is_object, objects_of, truncated
+from optree._values import MAX_ITEMS, MAX_TEXT, decode, is_list, is_object, object_of, objects_of, truncated
 
 _MOST_PIECES: Final = 1000
 """Of a streamed text, before they are joined: each text object takes more memory than its characters."""
@@ -119,11 +119,6 @@ def joined(value: Any) -> Any:
     return [joined(item) for item in value] if is_list(value) else value
 
 
-def object_in(value: Any) -> dict[str, Any]:
-    """Return a value that is an object; an empty one in place of others."""
-    return value if is_object(value) else {}
-
-
 def merge_calls(holder: dict[str, Any], deltas: list[dict[str, Any]]) -> None:
     """Add to the tool calls of a message."""
     calls = numbered(holder, "tool_calls")
@@ -132,7 +127,7 @@ def merge_calls(holder: dict[str, Any], deltas: list[dict[str, Any]]) -> None:
         if "type" in delta:  # not in Mistral's
             call["type"] = delta["type"]
         call["id"] = delta.get("id") or call.get("id")
-        function = object_in(delta.get("function"))
+        function = object_of(delta.get("function"))
         call["function"]["name"] = function.get("name") or call["function"]["name"]
         if isinstance(arguments := function.get("arguments") or "", str):
             append(call["function"], "arguments", arguments)
@@ -208,7 +203,7 @@ def close(block: dict[str, Any]) -> None:
 
 def merge_converse(block: dict[str, Any], delta: dict[str, Any]) -> Piece:
     """Add to a block of Bedrock's."""
-    call, thought = object_in(delta.get("toolUse")), object_in(delta.get("reasoningContent"))
+    call, thought = object_of(delta.get("toolUse")), object_of(delta.get("reasoningContent"))
     held: dict[str, Any] = block.setdefault("toolUse", {}) if call else {}
     held |= {name: value for name, value in call.items() if name != "input"}
     if "input" in call:

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from optree._interrupts import pass_on, suppress
-from optree._values import encode, is_list, is_object
+from optree._values import encode, is_list, is_object, objects_of, text_of
 
 THOUGHTS: Final = ("reasoning_content", "reasoning", "thinking", "tool_plan")
 """Members in which a message may have its reasoning, beside its content."""
@@ -162,7 +162,7 @@ def message(found: Any, role: str = "user") -> ParsedMessage:
     if own_role is None and kind in _KNOWN:
         return ParsedMessage(_ITEMS.get(kind, role), [part(found)])
     known = ROLES.get(own_role, own_role) if isinstance(own_role, str) and own_role else role
-    name, call = _string(found.get("name")), _identity(found, "tool_call_id")
+    name, call = text_of(found.get("name")), _identity(found, "tool_call_id")
     content = _first(found, "content", "parts")
     own_parts = parts(content)
     if call or (known == "tool" and not any(isinstance(item, ToolResultPart) for item in own_parts)):
@@ -263,7 +263,7 @@ def part(block: Any) -> Part:
 
 def tool_calls(listed: Any) -> list[Part]:
     """Return the calls in a message's list of them, as OpenAI has it."""
-    calls = [call for call in listed if is_object(call)] if is_list(listed) else []
+    calls = objects_of(listed)
     return [_call(call, inner if is_object(inner := call.get("function")) else call) for call in calls]
 
 
@@ -317,7 +317,7 @@ def _result(block: dict[str, Any], result: dict[str, Any]) -> ToolResultPart:
     if "toolCallId" in result and is_object(content) and "value" in content:
         content = content["value"]
     identity = _identity(result, "tool_use_id", "call_id", "id", "toolCallId", "toolUseId")
-    return ToolResultPart(block, identity, _string(_first(result, "name", "toolName")), content)
+    return ToolResultPart(block, identity, text_of(_first(result, "name", "toolName")), content)
 
 
 def texts_of(content: Any) -> str:
@@ -347,11 +347,7 @@ def _identity(members: dict[str, Any], *keys: str) -> str | None:
 
 
 def _type(block: dict[str, Any]) -> str:
-    return _string(block.get("type")) or ""
-
-
-def _string(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
+    return text_of(block.get("type")) or ""
 
 
 def _unnamed(messages: list[list[Part]]) -> set[int]:

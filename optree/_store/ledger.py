@@ -18,7 +18,7 @@ from optree._store.files import lock
 from optree._store.files.system import OS, REAL
 from optree._tree.totals import stored_parts
 from optree._tree.walk import flatten
-from optree._values import encode, is_object
+from optree._values import encode, is_object, object_of
 
 _NAMED = re.compile(rb'\{"id":"[^"\\]+"')
 
@@ -244,7 +244,7 @@ def _facts(entry: dict[str, Any], txn: Any) -> tuple[object, ...]:
     Times are in whole milliseconds, as the original has them.
     """
     tokens: Any = entry.get("tokens")
-    counts = stored_parts(tokens if is_object(tokens) else {})
+    counts = stored_parts(object_of(tokens))
     time: Any = entry.get("timestamp")
     facts = (
         txn,

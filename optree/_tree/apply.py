@@ -24,7 +24,7 @@ from optree._nodes import (
 )
 from optree._speed import untracked
 from optree._tree.path import last_index
-from optree._values import MAX_TEXT, decode, encode, is_object, raw
+from optree._values import MAX_TEXT, decode, encode, object_of, raw
 
 
 def new_session(origin: str, path: str, trace: str, agent: str, call_path: str, ts: float) -> SessionNode:
@@ -90,7 +90,7 @@ def set_session(session: SessionNode, record: r.SessionSet) -> None:
     if record.prices is not UNSET:
         before: dict[str, Any] = {} if session.attributes_json is UNSET else decode(session.attributes_json)
         known: Any = before.get(SNAPSHOT)
-        session.attributes_json = raw({**before, SNAPSHOT: {**(known if is_object(known) else {}), **decode(record.prices)}})
+        session.attributes_json = raw({**before, SNAPSHOT: {**object_of(known), **decode(record.prices)}})
     if record.final_report is not UNSET:
         session.final_report = record.final_report
     session.ended_at = _later(session.ended_at, record.ended_at)

@@ -16,7 +16,7 @@ from msgspec import Struct
 from optree._ids import content_id
 from optree._nodes import AccountingEntry, OperationNode, Pool, Tokens, parts_of_name
 from optree._providers.messages import HISTORY_KEYS
-from optree._values import is_list, is_object
+from optree._values import is_list, is_object, object_of
 from optree.compare.calls import CallContext, Edit
 from optree.compare.content import last_tokens, money
 from optree.compare.details import change_phrase
@@ -278,7 +278,7 @@ def prompt_of(op: OperationNode, histories: Histories, pool: Pool) -> Prompt:
     body = body_of({key: _held(value, pool) if key == "messages" else value for key, value in request.items()})
     config = _held(body.get("config"), pool)  # google-genai's name for all but the contents
     outer = {key: value for key, value in request.items() if key not in HISTORY_KEYS}
-    members: dict[str, Any] = {**(config if is_object(config) else {}), **outer, **body}
+    members: dict[str, Any] = {**object_of(config), **outer, **body}
     if isinstance(members.get("model"), str):
         result.model = members["model"]
     result.lifetime = asked_in(bytes(op.request.payload))

@@ -22,7 +22,7 @@ from optree._nodes import PIECE_OF_TEXT, Message, OperationNode, Payload, Pool, 
 from optree._providers.messages import json_text
 from optree._tree import Tree, walk_sessions
 from optree._tree.text import untimed_until
-from optree._values import decode, is_list, is_object
+from optree._values import decode, is_list, is_object, object_of
 from optree.conversation.content import (
     answered_by,
     answers_of,
@@ -199,7 +199,7 @@ def _block(session: SessionNode) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001 - damaged attributes count as missing
         pass_on(error)
         return {}
-    return block if is_object(block) else {}
+    return object_of(block)
 
 
 def _text(value: Any) -> str | None:

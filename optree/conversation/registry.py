@@ -16,7 +16,7 @@ from msgspec import Struct
 from optree._builder import Op
 from optree._interrupts import new_rlock
 from optree._nodes import OpKind
-from optree._values import decode, is_object
+from optree._values import decode, is_object, text_of
 from optree.conversation.content import answered_by, calls_of
 from optree.conversation.dialects import USER
 from optree.conversation.events import AgentCreated, AnyEvent, TranscriptEntry
@@ -276,4 +276,4 @@ def _name_in(arguments: str) -> str | None:
     except (ValueError, RecursionError):
         return None
     name = value.get("name") if is_object(value) else None
-    return name if isinstance(name, str) else None
+    return text_of(name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Self, SupportsIndex, cast
 
-from optree._values import text
+from optree._values import text, text_of
 
 
 class LoggedString(str):  # noqa: SLOT000 - with a __dict__ it pickles under every protocol
@@ -111,7 +111,7 @@ def id_of(identity: str | None) -> str | None:
 def identity_of(content: object) -> str | None:
     """Return the id of the message whose content a text represents; None for a plain one."""
     identity = getattr(content, "message_id", None) or getattr(content, "content_id", None)
-    return identity if isinstance(identity, str) else None
+    return text_of(identity)
 
 
 def causes_of(content: object) -> tuple[str, ...]:

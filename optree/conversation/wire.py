@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from optree._store.files.lines import AnyPath, BadLine, Fault, blocks, decoded, opened
-from optree._values import decode, encode, is_list, is_object, plain
+from optree._values import decode, encode, is_list, is_object, plain, text_of
 from optree.conversation.dialects import BOTH, Wide, WideCreated, WideEntry, WideFragment, WidePiece, events_of, usual_lines, wide_lines
 from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, TranscriptEntry
 from optree.errors import FormatError
@@ -287,7 +287,7 @@ def _name(value: Any) -> str | None:
     """Return a text, or a number as one: ids come so."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
-    return value if isinstance(value, str) else None
+    return text_of(value)
 
 
 def _names(value: Any) -> tuple[str, ...] | None:

@@ -17,7 +17,7 @@ from optree._capture.clients.refused_events import SentBeside
 from optree._capture.replay import HANDSHAKE, OVER_WEBSOCKET, PROTOCOL
 from optree._interrupts import new_rlock
 from optree._tracing.faults import guarded
-from optree._values import encode, is_list, is_object, objects_of
+from optree._values import encode, is_list, is_object, object_of, objects_of
 
 _OPENING: Final = ("session.", "conversation.", "response.created")
 """Beginnings of the types of events that a model's server sends first."""
@@ -58,7 +58,7 @@ class ModelResponse:
         self.event = event.get("event_id")
         self.lane = event.get("stream_id")
         """Of several sequences of responses on one connection the one that it is in."""
-        self.metadata = _object(event.get("response")).get("metadata") or None
+        self.metadata = object_of(event.get("response")).get("metadata") or None
         self.audio: dict[tuple[Any, Any], int] = {}
         """Bytes of audio that came, by item and part of its content."""
 
@@ -159,7 +159,7 @@ class ModelSocket:
                     self._goes_on(response, kind, event, data)
             elif kind in ("session.created", "session.updated"):
                 self._is_realtime = self._is_session_known = True
-                self._session = _object(event.get("session"))
+                self._session = object_of(event.get("session"))
                 if kind == "session.updated":
                     del self._updates[:1]
                     self._beside.updated()
@@ -186,7 +186,7 @@ class ModelSocket:
         if kind != "input_audio_buffer.append":
             self._beside.sent(event)
         if kind == "session.update":
-            self._updates.append(_object(event.get("session")))
+            self._updates.append(object_of(event.get("session")))
             self._name(self._updates[-1])
         elif kind == "conversation.item.create":
             self._put(event.get("item"), event.get("previous_item_id"), is_sent=True)
@@ -207,7 +207,7 @@ class ModelSocket:
             sent, model = told.pop("input", None), told.pop("model", None)
             return Asked(self._provider, model if isinstance(model, str) else self._model, messages_of(sent), told, self._host)
         self._is_realtime = True
-        return self._of_conversation(_object(told))
+        return self._of_conversation(object_of(told))
 
     def _of_conversation(self, told: dict[str, Any]) -> Asked:
         """Return what a response is made from: the session's parameters but for those *told*, and the conversation, or what is told."""
@@ -235,7 +235,7 @@ class ModelSocket:
 
     def _begins(self, event: dict[str, Any], data: bytes) -> None:
         """Take that the server begins a response."""
-        told = _object(event.get("response"))
+        told = object_of(event.get("response"))
         waiting = [one for one in self._waiting if one.lane == event.get("stream_id")]
         if self._is_realtime and "metadata" in told:  # which tells it from one that the server begins itself
             waiting = [one for one in waiting if one.metadata == (told["metadata"] or None)]
@@ -266,7 +266,7 @@ class ModelSocket:
 
     def _of(self, event: dict[str, Any]) -> ModelResponse | None:
         """Return the response that an event is of."""
-        name = event.get("response_id") or _object(event.get("response")).get("id")
+        name = event.get("response_id") or object_of(event.get("response")).get("id")
         if name is not None:
             return self._under_way.get(name)
         return next((one for one in self._under_way.values() if one.lane == event.get("stream_id")), None)
@@ -288,7 +288,7 @@ class ModelSocket:
             _note(response, encode(event | {"item": self._clean(made)}))
 
     def _ends(self, response: ModelResponse, kind: str, event: dict[str, Any], data: bytes) -> None:
-        told = _object(event.get("response"))
+        told = object_of(event.get("response"))
         self._under_way = {name: one for name, one in self._under_way.items() if one is not response}
         if self._is_realtime:
             data = encode(event | {"response": self._answer(response, told)})
@@ -297,13 +297,13 @@ class ModelSocket:
                     self._put(item, None)
         _note(response, data)
         is_cancelled = told.get("status") == "cancelled" or kind == "response.cancelled"
-        if is_cancelled and isinstance(why := _object(told.get("status_details")).get("reason"), str):
+        if is_cancelled and isinstance(why := object_of(told.get("status_details")).get("reason"), str):
             response.exchange.log(f"the response was cancelled: {why}")
         response.exchange.ended(GeneratorExit() if is_cancelled else None)
 
     def _answer(self, response: ModelResponse, told: dict[str, Any]) -> dict[str, Any]:
         """Return a response with the size and format of its audio in place of it."""
-        audio = _object(_object(told.get("audio") or self._session.get("audio")).get("output"))
+        audio = object_of(object_of(told.get("audio") or self._session.get("audio")).get("output"))
         spoken = audio.get("format") or told.get("output_audio_format") or self._session.get("output_audio_format")
         output: list[dict[str, Any]] = []
         for item in objects_of(told.get("output")):
@@ -317,7 +317,7 @@ class ModelSocket:
 
     def _failed(self, event: dict[str, Any], data: bytes) -> None:
         """Take an error: of a request for a response, or of a response under way; others are of what the program sent beside these."""
-        error: dict[str, Any] = _object(event.get("error")) or event
+        error: dict[str, Any] = object_of(event.get("error")) or event
         lane = event.get("stream_id")
         waiting = [one for one in self._waiting if one.lane == lane]
         named = error.get("event_id")
@@ -400,7 +400,7 @@ class ModelSocket:
         """Return an item with the size and format of its audio in place of it."""
         if not is_list(content := item.get("content")):
             return item
-        heard = _object(_object(self._session.get("audio")).get("input")).get("format") or self._session.get("input_audio_format")
+        heard = object_of(object_of(self._session.get("audio")).get("input")).get("format") or self._session.get("input_audio_format")
         parts: list[Any] = []
         for part in content:
             found = part
@@ -437,7 +437,3 @@ def _reference(size: int, audio_format: Any) -> dict[str, Any]:
 def _size(audio: Any) -> int:
     """Return how many bytes a text in base64 stands for; 0 for another value."""
     return len(audio) * 3 // 4 - audio.count("=", -2) if isinstance(audio, str) else 0
-
-
-def _object(value: Any) -> dict[str, Any]:
-    return value if is_object(value) else {}

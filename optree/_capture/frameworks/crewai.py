@@ -33,7 +33,7 @@ from optree._tracing import context
 from optree._tracing.faults import guarded, unless_faulty
 from optree._tracing.recorded import CURRENT_REPLAY, Recorded
 from optree._tracing.scopes import OpScope
-from optree._values import cut, dumped, is_list, is_object, own_members, shortened, subclasses, text
+from optree._values import cut, dumped, is_list, is_object, own_members, shortened, subclasses, text, text_of
 from optree.redaction import redact
 
 _DEFAULT_CREW: Final = "crew"
@@ -427,7 +427,7 @@ def _question(asked: Any) -> str | None:
     if is_object(asked):
         name, only = next(iter(asked.items())) if len(asked) == 1 else ("", None)
         return f"{name}: {only}" if isinstance(only, str) else json_text(arguments_of(asked)) if asked else None
-    return asked if isinstance(asked, str) else None
+    return text_of(asked)
 
 
 def _name(found: Any) -> str:

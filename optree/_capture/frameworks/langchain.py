@@ -22,7 +22,7 @@ from optree._tracing import context
 from optree._tracing.faults import guarded
 from optree._tracing.recorded import CURRENT_REPLAY, Recorded, note_foreign
 from optree._tracing.scopes import OpScope
-from optree._values import is_list, is_object, text
+from optree._values import is_list, is_object, object_of, text
 
 _HIDDEN: Final = "langsmith:hidden"
 """Tag of runs that the frameworks do not show."""
@@ -344,7 +344,7 @@ def _is_left_in_order(error: Any) -> bool:
 
 
 def _name(serialized: Any, told: Mapping[str, Any], default: str) -> str:
-    found: Any = serialized if is_object(serialized) else {}
+    found = object_of(serialized)
     path = found.get("id")
     return text(told.get("name") or found.get("name") or (path[-1] if is_list(path) and path else default))
 

@@ -25,7 +25,7 @@ from optree._tracing.failures import FailureClass, class_of_error, error_attribu
 from optree._tracing.faults import guarded
 from optree._tracing.recorded import CURRENT_REPLAY, exception_of
 from optree._tracing.scopes import OpScope, SessionScope
-from optree._values import is_list, is_object, text
+from optree._values import is_list, object_of, text, text_of
 from optree.redaction import redact
 
 _OWN_SPAN: Final = "Agent run"
@@ -134,7 +134,7 @@ class _RunnerCall:
         self.nesting = Nesting()
         self._streamed = streamed
         system = getattr(agent, "instructions", None)
-        self._system = system if isinstance(system, str) else None
+        self._system = text_of(system)
         self._before: _RunnerCall | None = None
 
     def begin(self) -> None:
@@ -315,10 +315,9 @@ class _SpanCall(FrameworkCall):
 
 def _said_of(error: Any) -> str:
     """Return the text of a span's error."""
-    found = error if is_object(error) else {}
-    detail: Any = found.get("data")
-    detail = detail.get("error") if is_object(detail) else None
-    return ": ".join(text(one) for one in (found.get("message"), detail) if one)
+    found = object_of(error)
+    told = (found.get("message"), object_of(found.get("data")).get("error"))
+    return ": ".join(text(one) for one in told if one)
 
 
 @guarded

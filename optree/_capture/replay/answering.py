@@ -22,7 +22,7 @@ from optree._capture.replay.text_answers import (
 from optree._nodes import PARTIAL, USAGE_AT_START, OperationNode, Tokens, is_placeholder
 from optree._tracing.failures import BODY_TYPE, ERROR_BODY, ERROR_TYPE
 from optree._tracing.results import BROKEN_OFF_CALLS
-from optree._values import decode, encode, is_list, is_object, objects_of
+from optree._values import decode, encode, is_list, is_object, object_of, objects_of
 
 WEBSOCKET: Final = "websocket:"
 """In place of a path: an answer whose events go through a websocket (`socket_events`)."""
@@ -278,8 +278,7 @@ def _event(value: Any, *, name: bool = False) -> bytes:
 
 
 def _member(value: Any, name: str) -> dict[str, Any]:
-    found = value.get(name) if is_object(value) else None
-    return found if is_object(found) else {}
+    return object_of(object_of(value).get(name))
 
 
 def _head(answer: dict[str, Any], kind: str) -> dict[str, Any]:

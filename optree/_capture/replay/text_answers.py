@@ -14,7 +14,7 @@ from msgspec import DecodeError, json
 from optree._interrupts import suppress
 from optree._nodes import OperationNode, Tokens
 from optree._tracing.results import BROKEN_OFF_CALLS
-from optree._values import encode, is_list, is_object
+from optree._values import encode, is_list, is_object, text_of
 
 _INTERFACES: Final = (
     (":streamgeneratecontent", "gemini"),
@@ -66,7 +66,7 @@ def partial_tool_calls(attributes: Mapping[str, Any]) -> list[PartialToolCall]:
         identity, sent = one.get("id"), one.get("arguments")
         arguments = sent if isinstance(sent, str) else encode(sent).decode() if sent else ""
         is_closed = is_object(sent) and bool(sent)  # an empty one is what a call begins with
-        found.append(PartialToolCall(identity if isinstance(identity, str) else None, str(one.get("name")), arguments, is_closed))
+        found.append(PartialToolCall(text_of(identity), str(one.get("name")), arguments, is_closed))
     return found
 
 

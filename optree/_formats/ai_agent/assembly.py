@@ -124,7 +124,7 @@ class _Assembly:
         start, own, put = ledger.start, ledger.name, self._fold.apply
         derived = own == derived_id(self._txn, path) or not is_node_id(own)
         agent, begun = str(start.get("agentId") or UNKNOWN), _time(start.get("ts")) or 0.0
-        attributes = object_of(start.get("attributes"))
+        attributes = {**object_of(start.get("attributes"))}
         attributes.pop("ledgerPath", None)
         title, latest = text_of(attributes.pop("sessionTitle", None)), text_of(attributes.pop("latestStatus", None))
         source = start.get("headendId")
@@ -143,7 +143,7 @@ class _Assembly:
 
     def _turn(self, session: str, path: str, started: float, first: dict[str, Any], last: dict[str, Any] | None) -> None:
         put, began = self._fold.apply, _time(first.get("ts")) or started
-        attributes, more = object_of(first.get("attributes")), object_of((last or {}).get("attributes"))
+        attributes, more = {**object_of(first.get("attributes"))}, object_of((last or {}).get("attributes"))
         prompts = texts_of(attributes.pop("prompts", None))
         attributes |= {name: last[name] for name in ("warnings", "errors") if last is not None and last.get(name)}
         put(r.TurnBegin(path, began, prompts, block_of(attributes)))

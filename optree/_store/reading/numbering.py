@@ -17,7 +17,7 @@ from optree._store.reading.directory import SUFFIXES, Directory, journals, owner
 from optree._store.reading.formats import meta_of
 from optree._store.reading.reader import header_of, read_journal
 from optree._syscalls import calls
-from optree._values import is_object
+from optree._values import object_of
 from optree.errors import StoreError
 
 _WRITER = re.compile(r"[0-9]{4,9}")
@@ -139,8 +139,7 @@ def rows(numbers: Iterable[int]) -> list[tuple[int, int]]:
 
 def vector_of(meta: dict[str, Any]) -> dict[str, int]:
     """Return per writer the number of its last record that a snapshot has, by its meta; impossible numbers are left out."""
-    saved = meta.get("journal")
-    saved = saved if is_object(saved) else {}
+    saved = object_of(meta.get("journal"))
     return {writer: number for writer, number in saved.items() if _WRITER.fullmatch(writer) and type(number) is int and 0 <= number < _MOST}
 
 

@@ -15,7 +15,7 @@ from optree._store.files.descriptors import open_regular
 from optree._store.reading.directory import Directory, Saved, owners_journals
 from optree._store.reading.formats import read_meta
 from optree._store.reading.recovery import Loaded, load, names_file
-from optree._values import decode, is_object
+from optree._values import decode, is_object, object_of
 from optree.errors import FormatError
 
 _FIRST_LINES: Final = 8
@@ -62,10 +62,7 @@ def _ingress(saved: Saved) -> dict[str, Any] | None:
     """Return what a session says of where its program was started; None where its files cannot be read."""
     meta = read_meta(saved.snapshot) if saved.snapshot is not None else {}
     begun = None if "ingress" in meta else _begun_with(saved.live)
-    ingress = (meta if begun is None else begun).get("ingress")
-    if not meta and not begun:
-        return None
-    return ingress if is_object(ingress) else {}
+    return object_of((meta if begun is None else begun).get("ingress")) if meta or begun else None
 
 
 def find_run(txn: str, directory: Directory, *, most: int | None = None) -> ProgramRun:
@@ -103,8 +100,7 @@ def _begun_with(live: Path | None) -> dict[str, Any]:
                 for line in islice(file, _FIRST_LINES):
                     record = r.parse(line)
                     if isinstance(record, r.SessionBegin) and not record.path:
-                        attributes: Any = {} if record.attributes is UNSET else decode(record.attributes)
-                        return attributes if is_object(attributes) else {}
+                        return {} if record.attributes is UNSET else object_of(decode(record.attributes))
     except (OSError, FormatError) as error:  # it has ended meanwhile, or is damaged, which loading it tells
         pass_on(error)
     return {}

@@ -25,7 +25,7 @@ from optree._tracing.handles import Session
 from optree._tracing.results import OpResult, Result
 from optree._tracing.scopes import OpScope, SessionScope, TurnScope
 from optree._tracing.wrapping import wrapped
-from optree._values import cut, is_list, is_object, own_members, text
+from optree._values import cut, is_list, is_object, own_members, text, text_of
 from optree.redaction import redact
 
 _RUNS: Final = (
@@ -322,7 +322,7 @@ def _question(asked: Any) -> str | None:
 
 def _content_of(message: Any) -> str | None:
     found = message.get("content") if is_object(message) else getattr(message, "content", None)
-    return found if isinstance(found, str) else None
+    return text_of(found)
 
 
 def _instructions(runner: Any) -> str | None:

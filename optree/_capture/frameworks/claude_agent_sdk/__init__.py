@@ -18,7 +18,7 @@ from optree._capture.hooks import Hook, IsOn
 from optree._tracing import context
 from optree._tracing.faults import guarded
 from optree._tracing.propagate import place_of
-from optree._values import is_object
+from optree._values import is_object, object_of, text_of
 
 
 def queries(module: ModuleType, is_on: IsOn) -> list[Hook]:
@@ -89,7 +89,7 @@ class _WatchedChild:
     def __init__(self, query: Any) -> None:
         transport = query.transport
         system = getattr(getattr(transport, "_options", None), "system_prompt", None)
-        self.conversation = Conversation(system if isinstance(system, str) else None)
+        self.conversation = Conversation(text_of(system))
         self._query, self._transport = ref(query), transport
         self._stream, function = query._message_send, transport.write  # noqa: SLF001 - it has no other name
 
@@ -153,5 +153,5 @@ def _placed(message: Any) -> dict[str, Any] | None:
         return None
     parent, ancestry, traceparent = place_of(here)
     known = sent.get("_meta")
-    meta = {"traceparent": traceparent, PARENT: parent, ANCESTRY: ancestry, **(known if is_object(known) else {})}
+    meta = {"traceparent": traceparent, PARENT: parent, ANCESTRY: ancestry, **object_of(known)}
     return {**message, "params": {**sent, "_meta": meta}}

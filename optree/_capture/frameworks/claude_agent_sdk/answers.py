@@ -20,7 +20,7 @@ from optree._records import Accounted
 from optree._tracing.context import Scope
 from optree._tracing.results import ModelResult
 from optree._tree.totals import has_unknown_cost
-from optree._values import is_object, text
+from optree._values import is_object, object_of, text
 from optree.errors import BudgetExceeded
 
 _PARTS = ("inputTokens", "outputTokens", "cacheReadInputTokens", "cacheCreationInputTokens")
@@ -190,7 +190,7 @@ def _told(models: Any) -> dict[str, _Sum]:
     """Return the sums of a result by model; its names say too how long a context is, as in `claude-opus-4-8[1m]`."""
     found: dict[str, list[Any]] = {}
     for name, told in models.items() if is_object(models) else ():
-        found.setdefault(name.partition("[")[0], []).append(told if is_object(told) else {})
+        found.setdefault(name.partition("[")[0], []).append(object_of(told))
     costs = {name: [_dollars(one.get("costUSD")) for one in told] for name, told in found.items()}
     return {
         name: _Sum(_sum(map(_of_model, told)), None if None in costs[name] else sum(cost or 0.0 for cost in costs[name]))

@@ -26,7 +26,7 @@ from optree._tracing.context import Scope
 from optree._tracing.failures import FailureClass, class_of_status, error_attributes
 from optree._tracing.faults import guarded
 from optree._tracing.scopes import SessionScope, TurnScope
-from optree._values import cut, decode, is_list, is_object, text
+from optree._values import cut, decode, is_list, is_object, objects_of, text
 from optree.redaction import redact
 
 _AGENT: Final = "claude-code"
@@ -269,7 +269,7 @@ class Conversation:
 
     def _assistant(self, message: dict[str, Any]) -> None:
         agent, body = self._agent(message), message["message"]
-        blocks = [block for block in body["content"] if is_object(block)] if is_list(body.get("content")) else []
+        blocks = objects_of(body.get("content"))
         identity, model = text(body.get("id") or message.get("uuid")), text(body.get("model") or "")
         if message.get("error"):
             self._refused(agent, text(message["error"]), texts_of(blocks))
@@ -358,7 +358,7 @@ class Conversation:
         """Take results of tools, and what is put in as the user's words."""
         agent, body = self._agent(message), message["message"]
         content = body.get("content")
-        blocks = [block for block in content if is_object(block)] if is_list(content) else []
+        blocks = objects_of(content)
         self._close(agent)
         for block in blocks:
             if block.get("type") == "tool_result":

@@ -23,7 +23,7 @@ from optree._tracing.propagate import wrap
 from optree._tracing.recorded import CURRENT_REPLAY, Recorded
 from optree._tracing.results import Result
 from optree._tracing.scopes import OpScope, SessionScope, TurnScope
-from optree._values import is_object, own_members, text
+from optree._values import is_object, own_members, text, text_of
 from optree.redaction import redact
 
 _NESTING: Final = Nesting()
@@ -209,7 +209,7 @@ class _SmolTurn(TurnScope):
     def __init__(self, agent: Any, task: Any) -> None:
         asked, instructions = _asked.get(), getattr(agent, "instructions", None)
         said = asked.task if asked is not None and asked.agent is agent else task
-        super().__init__(said if isinstance(said, str) else None, instructions if isinstance(instructions, str) else None, {})
+        super().__init__(text_of(said), text_of(instructions), {})
 
     def _again(self, function: Callable[..., Any]) -> _SmolTurn:  # noqa: ARG002 - as above
         return self

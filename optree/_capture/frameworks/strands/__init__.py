@@ -24,7 +24,7 @@ from optree._tracing.context import CURRENT
 from optree._tracing.faults import guarded
 from optree._tracing.recorded import CURRENT_REPLAY, Recorded, exception_of, note_foreign
 from optree._tracing.scopes import OpScope
-from optree._values import dumped, encode, is_list, is_object, text
+from optree._values import dumped, encode, is_list, object_of, text
 
 _Events = AsyncGenerator[Any, Any]
 _BACKGROUND: Final = "strands.background_tasks"
@@ -359,8 +359,7 @@ class _StrandsModelCall(FrameworkCall):
 
     def request(self) -> Request:
         """Return what is sent, with what the model is configured to send."""
-        config = self._model.get_config()
-        known: dict[str, Any] = config if is_object(config) else {}
+        known = object_of(self._model.get_config())
         sent = {**self._parameters, **{name: known.get(name) for name in _PARAMETERS}}
         messages = [{"role": one["role"], "content": one["content"]} for one in self._messages]
         name = text(known.get("model_id") or type(self._model).__name__)

@@ -18,7 +18,7 @@ from optree._tracing.handles import Session
 from optree._tracing.results import Result
 from optree._tracing.scopes import SessionScope, TurnScope
 from optree._tracing.wrapping import RecordedItems
-from optree._values import dumped, is_list, is_object, text
+from optree._values import dumped, is_list, is_object, text, text_of
 
 _Events = AsyncGenerator[Any, Any]
 _NO_NAMES: Final = ("Strands Agents", "default_graph", "default_swarm")
@@ -177,7 +177,7 @@ def name_of(given: Any, otherwise: str) -> str:
 def question_of(asked: Any) -> str | None:
     """Return what the user asks: the text, or the texts of the blocks, of the last message, and of answers to interrupts."""
     if isinstance(asked, str) or not is_list(asked):
-        return asked if isinstance(asked, str) else None
+        return text_of(asked)
     if asked and is_object(asked[-1]) and "role" in asked[-1]:
         return question_of(asked[-1].get("content"))
     blocks = [one for one in asked if is_object(one)]

@@ -124,7 +124,7 @@ class _SnapshotReader:
             session.final_report = json_of(block["finalReport"])
         taken: set[int] = set()
         for item in self._objects(block.get("turns"), f"turn of {path or 'the root'}"):
-            self._turn(item, session, taken, object_of(item.get("attributes")), item.get("index"))
+            self._turn(item, session, taken, {**object_of(item.get("attributes"))}, item.get("index"))
         order = [turn.index for turn in session.turns]
         for item in self._objects(block.get("steps"), f"step of {path or 'the root'}"):
             step = {STEP: {key: item[key] for key in ("index", "kind") if key in item}}

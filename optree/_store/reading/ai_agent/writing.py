@@ -58,7 +58,7 @@ def told_of(attributes: Raw | UnsetType) -> dict[str, Any]:
     if attributes is UNSET or _MARK not in bytes(attributes):
         return {}
     decoded = decode(attributes)
-    return object_of(decoded.get(AS_TOLD)) if is_object(decoded) else {}
+    return object_of(object_of(decoded).get(AS_TOLD))
 
 
 def kept_in(attributes: Raw | UnsetType, original: dict[str, Any]) -> Raw | UnsetType:
