@@ -9,12 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from optree import SessionTreeBuilder, Tree
-from optree.exporting import Fault, Read, decode, is_object, open_file, text, txn_of
+from optree.exporting import Fault, open_file, text, txn_of
 from optree_formats.agents.claude_entries import ClaudeAgent, ClaudeCall
-from optree_formats.agents.lines import BOM, SUFFIX, FilesOfLines, ObjectLines, first_objects
+from optree_formats.agents.lines import BOM, SUFFIX, FilesOfLines, ObjectLines, decoded, first_object, first_objects, member
 from optree_formats.agents.recording import text_in, time_of
 
 AGENT = "claude-code"
@@ -41,11 +39,9 @@ class ClaudeCode(FilesOfLines):
         """Tell by what the file says of itself."""
         return _is_sub_agent(_about(path))
 
-    def read_file(self, path: Path, *, strict: bool) -> Read:
-        """Read a session's file, with those of its sub-agents."""
-        session = _ClaudeSession(path, strict=strict)
-        tree = session.read()
-        return Read([] if tree is None else [tree], session.faults, session.beside)
+    def reader(self, path: Path, *, strict: bool) -> _ClaudeSession:
+        """Return what reads a session's file."""
+        return _ClaudeSession(path, strict=strict)
 
 
 CLAUDE_CODE = ClaudeCode()
@@ -53,10 +49,7 @@ CLAUDE_CODE = ClaudeCode()
 
 def _about(path: Path) -> dict[str, Any]:
     """Return the first entry of a file; nothing where there is none."""
-    with open_file(path) as file:
-        head = file.read(_LARGEST_ABOUT)
-    entries = [value for value in first_objects(head) if value.keys() >= _SIGNS]
-    return entries[0] if entries else {}
+    return first_object(path, lambda value: value.keys() >= _SIGNS)
 
 
 def _is_sub_agent(entry: dict[str, Any]) -> bool:
@@ -176,8 +169,7 @@ class _ClaudeSession:
 
     def _called(self, line: dict[str, Any], root: ClaudeAgent, ts: float) -> ClaudeAgent | None:
         """Return the sub-agent that begins with a line: that of the call with its prompt, else one of which no call tells."""
-        message = line.get("message")
-        prompt = text_in(message.get("content")) if is_object(message) else ""
+        prompt = text_in(member(line, "message", "content"))
         call = next((sub_agent for sub_agent in self.calls if sub_agent.lines is None and sub_agent.prompt == prompt), None)
         if call is None:
             call = ClaudeCall(root, root.tool("agent", ts, None, "session"), "", prompt)
@@ -194,9 +186,4 @@ def _call_of(path: Path) -> str:
     if not about.is_file():
         return ""
     with open_file(about) as file:
-        data = file.read(_LARGEST_ABOUT)
-    try:
-        content = decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return ""
-    return text(content.get("toolUseId") or "") if is_object(content) else ""
+        return text(member(decoded(file.read(_LARGEST_ABOUT)), "toolUseId") or "")

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from optree import LogEntry, Op, SessionTreeBuilder
 from optree.exporting import PooledHistory, Status, is_list, is_object, text
-from optree_formats.agents.lines import ObjectLines
+from optree_formats.agents.lines import ObjectLines, member
 from optree_formats.agents.recording import SessionRecording, text_in
 
 PROVIDER = "anthropic"
@@ -188,8 +188,7 @@ class ClaudeAgent(SessionRecording):
             self._tools[identity] = op
         for block in blocks:  # results of tools that the provider ran are in the answer itself
             if is_object(block) and text(block.get("type")).endswith("_tool_result"):
-                content = block.get("content")
-                broken = is_object(content) and text(content.get("type")).endswith("_error")
+                broken = text(member(block, "content", "type")).endswith("_error")
                 self._result({**block, "is_error": block.get("is_error") is True or broken}, {}, ts)
 
     def _close_answer(self) -> None:
@@ -277,7 +276,7 @@ class ClaudeAgent(SessionRecording):
         content, failed = result.get("content"), result.get("is_error") is True
         self.answer(op, ts, content)
         details = line.get("toolUseResult")
-        stopped = is_object(details) and details.get("interrupted") is True
+        stopped = member(details, "interrupted") is True
         status: Status = "failed" if failed else "cancelled" if stopped else "ok"
         self.finish(op, ts, status, text_in(content) if failed else None)
         call = self._calls.pop(identity, None)
@@ -285,7 +284,7 @@ class ClaudeAgent(SessionRecording):
             return
         if is_object(details):
             call.agent = text(details.get("agentId") or "")
-        background = is_object(details) and details.get("status") == "async_launched"
+        background = member(details, "status") == "async_launched"
         call.status, call.error = (None, None) if background else (status, text_in(content) if failed else None)
         call.report = None if failed or background else text_in(details.get("content") if is_object(details) else content) or None
 

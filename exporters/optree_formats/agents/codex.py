@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from optree import SessionTreeBuilder, Tree
-from optree.exporting import Fault, Read, is_object, open_file, txn_of
+from optree.exporting import Fault, is_object, txn_of
 from optree_formats.agents.codex_items import CodexAgent, CodexCall
-from optree_formats.agents.lines import BOM, SUFFIX, FilesOfLines, ObjectLines, first_objects
+from optree_formats.agents.lines import BOM, SUFFIX, FilesOfLines, ObjectLines, first_object, first_objects, member
 from optree_formats.agents.recording import time_of
 
 AGENT = "codex"
 _BEGINS = re.compile(rb'\s*\{"timestamp":"[^"]*",(?:"ordinal":\d+,)?"type":"session_meta"')
-_LARGEST_ABOUT = 1 << 20
 
 
 class Codex(FilesOfLines):
@@ -32,38 +31,28 @@ class Codex(FilesOfLines):
         """Tell by the first lines, also by one that is longer than what is there."""
         if _BEGINS.match(head.removeprefix(BOM)) is not None:
             return True
-        return any(value.get("type") == "session_meta" and is_object(value.get("payload")) for value in first_objects(head))
+        return any(map(_is_meta, first_objects(head)))
 
     def is_sub_agent(self, path: Path) -> bool:
         """Tell by what the file says of itself."""
-        return _above(_meta(path)) is not None
+        return _above(first_object(path, _is_meta).get("payload")) is not None
 
-    def read_file(self, path: Path, *, strict: bool) -> Read:
-        """Read a session's file, with those of its sub-agents."""
-        session = _CodexSession(path, strict=strict)
-        tree = session.read()
-        return Read([] if tree is None else [tree], session.faults, session.beside)
+    def reader(self, path: Path, *, strict: bool) -> _CodexSession:
+        """Return what reads a session's file."""
+        return _CodexSession(path, strict=strict)
 
 
 CODEX = Codex()
 
 
-def _meta(path: Path) -> dict[str, Any]:
-    """Return what a file says of its session; nothing where it does not."""
-    with open_file(path) as file:
-        head = file.read(_LARGEST_ABOUT)
-    payloads = [
-        value["payload"] for value in first_objects(head) if value.get("type") == "session_meta" and is_object(value.get("payload"))
-    ]
-    return payloads[0] if payloads else {}
+def _is_meta(line: dict[str, Any]) -> bool:
+    """Tell whether a line says what the file's session is."""
+    return line.get("type") == "session_meta" and is_object(line.get("payload"))
 
 
-def _above(meta: dict[str, Any]) -> str | None:
+def _above(meta: Any) -> str | None:
     """Return the id of the session that began this one; None for a session that is not a sub-agent's."""
-    source = meta.get("source")
-    spawned = source.get("subagent") if is_object(source) else None
-    spawn = spawned.get("thread_spawn") if is_object(spawned) else None
-    parent = meta.get("parent_thread_id") or (spawn.get("parent_thread_id") if is_object(spawn) else None)
+    parent = member(meta, "parent_thread_id") or member(meta, "source", "subagent", "thread_spawn", "parent_thread_id")
     return parent if isinstance(parent, str) else None
 
 
@@ -111,8 +100,7 @@ class _CodexSession:
         return agent
 
     def _root(self, line: dict[str, Any], ts: float) -> SessionTreeBuilder:
-        payload = line.get("payload")
-        name = payload.get("id") if is_object(payload) else None
+        name = member(line, "payload", "id")
         txn = txn_of(name if isinstance(name, str) else self._path.name, AGENT)
         return SessionTreeBuilder(AGENT, txn=txn, attributes={"ingress": {"source": AGENT}}, at=ts)
 

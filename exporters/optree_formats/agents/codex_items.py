@@ -6,12 +6,11 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from optree import Op, SessionTreeBuilder
-from optree.exporting import PooledHistory, Status, decode, is_list, is_object, text
-from optree_formats.agents.lines import ObjectLines
+from optree.exporting import PooledHistory, Status, is_list, is_object, text
+from optree_formats.agents.lines import ObjectLines, member, parsed
 from optree_formats.agents.recording import SessionRecording, text_in
 
 Handler = Callable[[dict[str, Any], float, ObjectLines], None]
@@ -184,7 +183,7 @@ class CodexAgent(SessionRecording):
         identity = text(item.get("call_id") or item.get("id") or "")
         name = text(item.get("name") or kind.removesuffix("_call"))
         raw_arguments = item.get("arguments", item.get("input", item.get("action")))
-        arguments = _parsed(raw_arguments)
+        arguments = parsed(raw_arguments)
         attributes = {"toolCallId": identity or None, "namespace": item.get("namespace")}
         if name == _SPAWN and is_object(arguments):
             label = next((text(arguments[key]) for key in ("agent_type", "task_name") if isinstance(arguments.get(key), str)), "agent")
@@ -215,8 +214,7 @@ class CodexAgent(SessionRecording):
         self.finish(op, ts, "failed" if failed else "ok", output_text if failed else None)
         call = self._spawned.pop(identity, None)
         if call is not None and not call.agent:
-            decoded = _parsed(output_text)
-            call.agent = self._agents.get(identity) or (text(decoded.get("agent_id") or "") if is_object(decoded) else "")
+            call.agent = self._agents.get(identity) or text(member(parsed(output_text), "agent_id") or "")
 
     def _close_answer(self) -> None:
         """End the op of the answer that is open."""
@@ -249,9 +247,7 @@ class CodexAgent(SessionRecording):
 
     def _sums(self, payload: dict[str, Any], ts: float, _lines: ObjectLines) -> None:
         """Count the tokens by which a running sum has grown; a repeated sum counts nothing."""
-        info = payload.get("info")
-        total = info.get("total_token_usage") if is_object(info) else None
-        last = info.get("last_token_usage") if is_object(info) else None
+        total, last = member(payload, "info", "total_token_usage"), member(payload, "info", "last_token_usage")
         if not is_object(total) or total == self._sum:
             return
         before, self._sum = self._sum, total
@@ -356,20 +352,9 @@ def _grown(before: dict[str, Any] | None, total: dict[str, Any]) -> dict[str, An
     return None if any(value < 0 for value in grown.values()) else grown
 
 
-def _parsed(value: Any) -> Any:
-    """Return arguments that are JSON in a text as a value; others as they are."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return decode(value.encode("utf-8", "replace"))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return value
-
-
 def _failed(output: str) -> bool:
     """Tell whether a tool's output says that it failed: by its exit code."""
-    decoded = _parsed(output) if output.startswith("{") else None
-    metadata = decoded.get("metadata") if is_object(decoded) else None
+    metadata = member(parsed(output), "metadata") if output.startswith("{") else None
     if is_object(metadata) and "exit_code" in metadata:
         return bool(metadata["exit_code"] != 0)
     code = _CODE.search(output[:_LOOKED_AT])
@@ -381,7 +366,4 @@ def _event_failed(event: dict[str, Any]) -> bool:
     if event.get("success") is False or event.get("exit_code") not in (0, None) or event.get("status") in ("failed", "declined"):
         return True
     result = event.get("result")
-    if not is_object(result):
-        return False
-    inner = result.get("Ok")
-    return "Err" in result or (is_object(inner) and (inner.get("is_error") is True or inner.get("isError") is True))
+    return is_object(result) and ("Err" in result or any(member(result, "Ok", name) is True for name in ("is_error", "isError")))

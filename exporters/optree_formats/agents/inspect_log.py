@@ -29,7 +29,6 @@ from optree.exporting import (
     Severity,
     Status,
     TypedDecoder,
-    decode,
     is_list,
     is_object,
     open_file,
@@ -37,6 +36,7 @@ from optree.exporting import (
     text,
     txn_of,
 )
+from optree_formats.agents.lines import decoded, member
 from optree_formats.agents.recording import SessionRecording, text_in, time_of
 
 _ATTACHMENT = "attachment://"
@@ -78,8 +78,7 @@ class Sample(SessionRecording):
     def __init__(self, builder: SessionTreeBuilder, sample: dict[str, Any], notes: list[str]) -> None:
         super().__init__(builder)
         self._sample, self._notes = sample, notes
-        data = sample.get("events_data")
-        messages = data.get("messages") if is_object(data) else None
+        messages = member(sample, "events_data", "messages")
         self._messages: list[Any] = messages if is_list(messages) else []
         attachments = sample.get("attachments")
         self._attachments: dict[str, Any] = attachments if is_object(attachments) else {}
@@ -92,8 +91,7 @@ class Sample(SessionRecording):
 
     def take(self, event: Any) -> None:
         """Record an event; what is not understood is noted, each once."""
-        kind = text(event.get("event")) if is_object(event) else ""
-        ts = time_of(event.get("timestamp")) if is_object(event) else None
+        kind, ts = text(member(event, "event")), time_of(member(event, "timestamp"))
         if ts is None:
             self._note("an event has no time: passed over")
         elif kind == "model":
@@ -122,8 +120,7 @@ class Sample(SessionRecording):
         if error_text is None and is_object(limit):
             error_text = f"limit of {text(limit.get('type'))} reached: {text(limit.get('limit'))}"
         status: Status = "ok" if error_text is None else "failed"
-        output = self._sample.get("output")
-        answer = output.get("completion") if is_object(output) else None
+        answer = member(self._sample, "output", "completion")
         report = {"answer": answer, "target": self._sample.get("target"), "scores": self._sample.get("scores")}
         self.end_turn(ended, status, error_text, answer if isinstance(answer, str) else None)
         self.end(ended, status, error_text, {name: value for name, value in report.items() if value})
@@ -173,8 +170,6 @@ class Sample(SessionRecording):
     def _model(self, event: dict[str, Any], ts: float) -> None:
         place = self._place(event.get("span_id"))
         provider, slash, model = text(event.get("model") or "unknown").partition("/")
-        output = event.get("output")
-        output = output if is_object(output) else {}
         recording = place.recording
         recording.history = self._history(place, event)
         members = {name: event[name] for name in ("tools", "tool_choice", "config") if event.get(name)}
@@ -185,14 +180,14 @@ class Sample(SessionRecording):
             return
         ended = time_of(event.get("completed")) or ts
         error = event.get("error")
-        choices = output.get("choices")
+        choices = member(event, "output", "choices")
         message = choices[0].get("message") if is_list(choices) and choices and is_object(choices[0]) else None
         message = self._whole(message) if is_object(message) else None
         if error is None:
             recording.answer(op, ended, message)
         if event.get("cache") != "read":  # that is an answer of before, which took its tokens then
-            recording.account(op, ended, _usage(output.get("usage")), failed=error is not None)
-        content = message.get("content") if message is not None else None
+            recording.account(op, ended, _usage(member(event, "output", "usage")), failed=error is not None)
+        content = member(message, "content")
         thoughts = [text(block.get("reasoning") or "") for block in content if is_object(block)] if is_list(content) else []
         error_text = None if error is None else text(error)
         stop = choices[0].get("stop_reason") if message is not None and is_list(choices) else None
@@ -384,7 +379,8 @@ def _archive(file: BinaryIO, size: int, name: str) -> tuple[dict[str, Any], Iter
     log: dict[str, Any] = {}
     for head in ("header.json", "_journal/start.json"):
         with suppress(*_BROKEN):
-            log = log or (_object(archive.read(heads[head])) if head in heads else {})
+            found = decoded(archive.read(heads[head])) if head in heads else None
+            log = log or (found if is_object(found) else {})
     samples = ((name, _LaterSample(archive, entry)) for name, entry in heads.items() if _SAMPLE.fullmatch(name))
     return log, samples
 
@@ -396,44 +392,32 @@ def _document(data: bytes, name: str) -> tuple[dict[str, Any], Iterator[tuple[st
         samples = _items(bytes(members.pop("samples"))) if "samples" in members else []
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FormatError(f"{name} is no log of Inspect: {text(error)}") from error
-    log = {key: _value(value) for key, value in members.items() if key in ("eval", "status", "error")}
+    log = {key: decoded(value) for key, value in members.items() if key in ("eval", "status", "error")}
     return log, ((f"sample {number}", _LaterSample(None, sample)) for number, sample in enumerate(samples, 1))
-
-
-def _object(data: bytes) -> dict[str, Any]:
-    value = _value(Raw(data))
-    return value if is_object(value) else {}
-
-
-def _value(data: Raw) -> Any:
-    try:
-        return decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
 
 
 def _tree(log: dict[str, Any], data: bytes, notes: list[str]) -> Tree | None:
     """Return a sample's tree; None for one that never began."""
     raw = _members(data)
     events = _events(raw.pop("events", None), notes)
-    sample = {name: _value(value) for name, value in raw.items()}
+    sample = {name: decoded(value) for name, value in raw.items()}
     about = log.get("eval")
     began = time_of(sample.get("started_at"))
-    first = next((ts for event in events if (ts := _time(event)) is not None), None)
+    first = next((ts for event in events if (ts := time_of(member(decoded(event), "timestamp"))) is not None), None)
     known = [ts for ts in (began, first) if ts is not None]
     if not known:
         notes.append("never began, and is left out")
         return None
     names = [text(sample.get("id")), text(sample.get("epoch"))]
-    identity = sample.get("uuid") if isinstance(sample.get("uuid"), str) else "-".join([text(_of(about, "run_id")), *names])
-    kept = {"sampleId": sample.get("id"), "epoch": sample.get("epoch"), "task": _of(about, "task"), "model": _of(about, "model")}
+    identity = sample.get("uuid") if isinstance(sample.get("uuid"), str) else "-".join([text(member(about, "run_id")), *names])
+    kept = {"sampleId": sample.get("id"), "epoch": sample.get("epoch"), "task": member(about, "task"), "model": member(about, "model")}
     attributes = {name: value for name, value in kept.items() if value is not None}
-    agent = text(_of(about, "task") or AGENT)
+    agent = text(member(about, "task") or AGENT)
     builder = SessionTreeBuilder(agent, txn=txn_of(identity, AGENT), attributes={"ingress": {"source": AGENT}, **attributes}, at=min(known))
     recording = Sample(builder, sample, notes)
     recording.begin_turn(min(known), _asked(sample.get("input")))
     for event in events:
-        recording.take(_value(event))
+        recording.take(decoded(event))
     recording.close(time_of(sample.get("completed_at")))
     return builder.tree
 
@@ -446,11 +430,6 @@ def _events(data: Raw | None, notes: list[str]) -> list[Raw]:
         return []
 
 
-def _time(event: Raw) -> float | None:
-    value = _value(event)
-    return time_of(value.get("timestamp")) if is_object(value) else None
-
-
 def _asked(value: Any) -> str | None:
     """Return what a sample asks: its text, or the last message of the user's."""
     if isinstance(value, str):
@@ -458,7 +437,3 @@ def _asked(value: Any) -> str | None:
     messages = value if is_list(value) else []
     texts = [text_in(message.get("content")) for message in messages if is_object(message) and message.get("role") == "user"]
     return texts[-1] if texts else None
-
-
-def _of(about: Any, name: str) -> Any:
-    return about.get(name) if is_object(about) else None

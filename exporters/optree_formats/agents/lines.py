@@ -1,21 +1,22 @@
-"""A transcript's lines of JSON, each an object, and what is wrong with them."""
+"""A transcript's lines of JSON, each an object, what is wrong with them, and what is in them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
-from optree import FormatError
-from optree.exporting import BadLine, Fault, Format, LineBlock, Read, decoded_lines, is_list, is_object, open_file
+from optree import FormatError, Tree
+from optree.exporting import BadLine, Fault, Format, LineBlock, Read, decode, decoded_lines, is_list, is_object, open_file
 
 BOM = b"\xef\xbb\xbf"
 SUFFIX = ".jsonl"
 _HEAD_BYTES = 1 << 16
 _decode = msgspec.json.Decoder().decode_lines
 _LOOKED_AT = 20
+_LARGEST_ABOUT = 1 << 20
 
 
 class ObjectLines:
@@ -76,6 +77,16 @@ class ObjectLines:
         self._faults.append(fault)
 
 
+class FileReader(Protocol):
+    """Reads one session's file, with those of its sub-agents."""
+
+    faults: list[Fault]
+    beside: list[Path]
+
+    def read(self) -> Tree | None:
+        """Return the tree; None where the file has none."""
+
+
 class FilesOfLines(Format):
     """A format whose sessions are files of lines, of which a directory may have several; read, not written."""
 
@@ -91,11 +102,11 @@ class FilesOfLines(Format):
     def read(self, path: Path, *, strict: bool = False) -> Read:
         """Read a session with those of its sub-agents; of a directory, all sessions in it."""
         if not path.is_dir():
-            return self.read_file(path, strict=strict)
+            return self._read(path, strict=strict)
         read = Read([], [])
         for one in sorted(filter(self._is_one, _files(path)), key=self.is_sub_agent):
             if one not in read.beside:
-                read.add(one, self.read_file(one, strict=strict))
+                read.add(one, self._read(one, strict=strict))
         return read
 
     def begins(self, head: bytes) -> bool:
@@ -106,9 +117,14 @@ class FilesOfLines(Format):
         """Tell whether a file is of a sub-agent, which the session that called it reads."""
         raise NotImplementedError
 
-    def read_file(self, path: Path, *, strict: bool) -> Read:
-        """Read a session's file, with those of its sub-agents."""
+    def reader(self, path: Path, *, strict: bool) -> FileReader:
+        """Return what reads a session's file."""
         raise NotImplementedError
+
+    def _read(self, path: Path, *, strict: bool) -> Read:
+        reader = self.reader(path, strict=strict)
+        tree = reader.read()
+        return Read([] if tree is None else [tree], reader.faults, reader.beside)
 
     def _is_one(self, path: Path) -> bool:
         with open_file(path) as file:
@@ -122,9 +138,31 @@ def _files(folder: Path) -> list[Path]:
 def first_objects(head: bytes) -> Iterator[dict[str, Any]]:
     """Yield the objects among the first lines of a file that are whole."""
     for part in head.removeprefix(BOM).splitlines()[:_LOOKED_AT]:
-        try:
-            value = msgspec.json.decode(part)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            continue
-        if is_object(value):
+        if is_object(value := decoded(part)):
             yield value
+
+
+def first_object(path: Path, is_one: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """Return the first object among the first lines of a file that is one of these; an empty one where there is none."""
+    with open_file(path) as file:
+        return next(filter(is_one, first_objects(file.read(_LARGEST_ABOUT))), dict[str, Any]())
+
+
+def decoded(data: bytes | msgspec.Raw | str, otherwise: Any = None) -> Any:
+    """Return the value of JSON; *otherwise* for what is none."""
+    try:
+        return decode(data.encode("utf-8", "replace") if isinstance(data, str) else data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return otherwise
+
+
+def parsed(value: Any) -> Any:
+    """Return arguments that are JSON in a text as a value; others as they are."""
+    return decoded(value, value) if isinstance(value, str) else value
+
+
+def member(value: Any, *names: str) -> Any:
+    """Return an object's member of the first name, of that one's the member of the next, and so on; None where there is none."""
+    for name in names:
+        value = value.get(name) if is_object(value) else None
+    return value

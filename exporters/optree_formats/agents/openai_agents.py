@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from optree import Op, SessionTreeBuilder, Tree
 from optree.exporting import Fault, Format, Read, Status, decode, is_list, is_object, open_file, text, txn_of
-from optree_formats.agents.lines import BOM, ObjectLines
+from optree_formats.agents.lines import BOM, ObjectLines, decoded, member, parsed
 from optree_formats.agents.recording import SessionRecording, text_in, time_of
 
 AGENT = "openai-agents"
@@ -70,17 +70,9 @@ def _document(path: Path) -> list[Any] | None:
     """Return what a file holds that is one document over several lines; None for one of lines."""
     with open_file(path) as file, suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError, EOFError):
         data = file.readline(_LARGEST_DOCUMENT).removeprefix(BOM).strip()
-        if not _is_json(data):
+        if decoded(data, file) is file:  # it is no JSON by itself
             return [decode(data + b"\n" + file.read(_LARGEST_DOCUMENT))]
     return None
-
-
-def _is_json(data: bytes) -> bool:
-    try:
-        decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
-    return True
 
 
 def _items(value: Any) -> Iterator[Any]:
@@ -171,7 +163,7 @@ def _begin(span: dict[str, Any], above: _AgentsPlace) -> tuple[_AgentsPlace, Op 
         return above, _call(data, recording, ts, above.within), None
     if kind == "function":
         op = recording.begin("tool", name, ts, {"mcp": data.get("mcp_data")}, above.within)
-        recording.ask(op, ts, _parsed(data.get("input")))
+        recording.ask(op, ts, parsed(data.get("input")))
         return _AgentsPlace(recording, op), op, None
     if kind == "agent":
         attributes = {key: data.get(key) for key in ("tools", "handoffs", "output_type")}
@@ -239,9 +231,7 @@ def _error(span: dict[str, Any]) -> str | None:
     error = span.get("error")
     if not is_object(error):
         return None if error is None else text(error)
-    data = error.get("data")
-    more = data.get("error") if is_object(data) else None
-    return ": ".join(text(part) for part in (error.get("message"), more) if part) or "failed"
+    return ": ".join(text(part) for part in (error.get("message"), member(error, "data", "error")) if part) or "failed"
 
 
 def _usage(usage: Any) -> Any:
@@ -251,11 +241,3 @@ def _usage(usage: Any) -> Any:
     details = usage.get("details")
     merged = {**(details if is_object(details) else {}), **usage}
     return {name: value for name, value in merged.items() if name not in ("details", "requests", "request_usage_entries")}
-
-
-def _parsed(value: Any) -> Any:
-    """Return arguments that are JSON in a text as a value; others as they are."""
-    try:
-        return decode(value.encode("utf-8", "replace")) if isinstance(value, str) else value
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return value

@@ -78,8 +78,7 @@ class SessionRecording:
 
     def tell(self, title: str | None, attributes: dict[str, Any]) -> None:
         """Give the session a title, and more attributes; what is None is not known."""
-        known = {name: value for name, value in attributes.items() if value is not None}
-        block = self.builder.core.attributes(known)
+        block = self.builder.core.attributes(_known(attributes))
         self.builder.record(SessionSet(self.builder.path, self.latest, None if title is None else self._cut_text(title), None, block))
 
     def say(self, message: dict[str, Any], ts: float) -> None:
@@ -92,9 +91,8 @@ class SessionRecording:
     def begin(self, kind: OpKind, name: str, ts: float, attributes: dict[str, Any] | None = None, parent: Op | None = None) -> Op:
         """Begin an op, in a turn of its own where none is open."""
         turn = self.turn or self.begin_turn(ts)
-        known = {key: value for key, value in (attributes or {}).items() if value is not None}
         self._seen(ts)
-        return self.builder.begin_op(kind, name, turn=turn, parent=parent, attributes=known, at=ts)
+        return self.builder.begin_op(kind, name, turn=turn, parent=parent, attributes=_known(attributes), at=ts)
 
     def call(self, provider: str, model: str, ts: float, members: dict[str, Any], attributes: dict[str, Any] | None = None) -> Op:
         """Begin a call of a model, which is sent the history."""
@@ -151,7 +149,7 @@ class SessionRecording:
         ts = max(ts, op.node.started_at)
         if op.node.kind == "tool":
             self.account(op, ts, None, failed=status in ("failed", "interrupted"))
-        known = {key: value for key, value in (attributes or {}).items() if value is not None}
+        known = _known(attributes)
         block = self.builder.core.attributes(known) if known else UNSET
         self.builder.record(OpEnd(op.path, ts, status, ts - op.node.started_at, self._cut_text(error), reasoning or None, block))
         turn = op.turn.node
@@ -168,8 +166,7 @@ class SessionRecording:
         """Begin the session of a sub-agent in its op; None for one that is nested too deeply."""
         if self.builder.path.count(".") // 2 + 1 >= MAX_NESTED:
             return None
-        known = {key: value for key, value in (attributes or {}).items() if value is not None}
-        return self.builder.attach_child_session(op, agent, attributes=known, at=ts)
+        return self.builder.attach_child_session(op, agent, attributes=_known(attributes), at=ts)
 
     def _seen(self, ts: float) -> None:
         self.latest = max(self.latest, ts)
@@ -196,6 +193,10 @@ def server_of(tool: str) -> str | None:
     """Return the MCP server in a tool's name, as in ``mcp__server__tool``."""
     server, separator, _ = tool.removeprefix("mcp__").partition("__")
     return server if separator and tool.startswith("mcp__") else None
+
+
+def _known(attributes: dict[str, Any] | None) -> dict[str, Any]:
+    return {name: value for name, value in (attributes or {}).items() if value is not None}
 
 
 def _tells(value: Any) -> bool:
