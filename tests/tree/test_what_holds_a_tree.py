@@ -9,7 +9,7 @@ from optree._store import Damage, Loaded
 from optree._tracing.config import Config, Options
 from optree._tree import Tree
 from optree.compare import compare
-from optree.compare.context import context_changes
+from optree.compare.cache import context_changes
 from optree.errors import SetupError
 from optree.testing import capture, shape
 
