@@ -13,7 +13,6 @@ import msgspec
 from optree._cli.options import flags, going_on
 from optree._cli.program import command_line
 from optree._cli.screen import complain, figures, rounded, working
-from optree._formats import Format
 from optree._formats.installed import detected, installed_formats
 from optree._nodes import OperationNode, SessionNode, Totals, TurnNode
 from optree._store.files.lines import check_size
@@ -34,33 +33,6 @@ from optree.errors import DamagedError, FormatError, NotFoundError, OptreeError
 
 _OWN = frozenset({"json", "ai-agent", "ai-agent-v1"})
 """Formats that `optree.load` reads itself."""
-
-
-def read_foreign(path: Path) -> Loaded | None:
-    """Return the session in a file or folder of an installed format; None if it is of none.
-
-    What was wrong in it is in the damage. Raises `FormatError` if it holds no session, or several; `OSError`.
-    """
-    form = _format_of(path)
-    if form is None:
-        return None
-    check_size(path)
-    contents = form.read(path)
-    if len(contents.trees) != 1:
-        count = f"{len(contents.trees)} sessions" if contents.trees else "no session"
-        raise FormatError(f"{path} is {form.name} and holds {count}: optree import {path}, and look at what is listed then")
-    [tree] = contents.trees
-    flaws = [f"line {fault.line}: {fault.said}" if fault.line else fault.said for fault in contents.faults]
-    return Loaded(
-        tree.session.origin_txn_id, tree, Damage(renamed=name_safely(tree), earlier=flaws), [str(path)], {}, {"source": form.name}
-    )
-
-
-def _format_of(path: Path) -> Format | None:
-    formats = [form for form in installed_formats()[0] if form.name not in _OWN]
-    return next(iter(detected(path, formats)), None)
-
-
 _NOTHING = {"cost_usd": Totals().cost_usd, "upstream_inference_cost_usd": Totals().upstream_inference_cost_usd}
 Node = SessionNode | TurnNode | OperationNode
 State = Literal["running", "interrupted", "ended", "failed", "cancelled", "damaged"]
@@ -301,14 +273,32 @@ def _loaded(txn: str, directory: Directory) -> Loaded:
         path = Path(txn)
         if not exists(path):
             raise
-        from optree._cli.sessions import read_foreign
-
-        result = read_foreign(path)
+        result = _read_foreign(path)
         if result is not None:
             return result
         if path.is_file() and "/" not in txn:
             return load(f"./{txn}", directory)  # which says what is wrong with the file
         raise
+
+
+def _read_foreign(path: Path) -> Loaded | None:
+    """Return the session in a file or folder of an installed format; None if it is of none.
+
+    What was wrong in it is in the damage. Raises `FormatError` if it holds no session, or several; `OSError`.
+    """
+    form = next(iter(detected(path, [form for form in installed_formats()[0] if form.name not in _OWN])), None)
+    if form is None:
+        return None
+    check_size(path)
+    contents = form.read(path)
+    if len(contents.trees) != 1:
+        count = f"{len(contents.trees)} sessions" if contents.trees else "no session"
+        raise FormatError(f"{path} is {form.name} and holds {count}: optree import {path}, and look at what is listed then")
+    [tree] = contents.trees
+    flaws = [f"line {fault.line}: {fault.said}" if fault.line else fault.said for fault in contents.faults]
+    return Loaded(
+        tree.session.origin_txn_id, tree, Damage(renamed=name_safely(tree), earlier=flaws), [str(path)], {}, {"source": form.name}
+    )
 
 
 def find_node(root: SessionNode, label: str) -> tuple[SessionNode, Node]:

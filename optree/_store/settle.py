@@ -175,16 +175,16 @@ def unsettled(options: StoreOptions) -> list[str]:
     return [txn for txn in txns if is_txn(txn)]
 
 
-def settle_all(options: StoreOptions, txns: list[str] | None = None, *, most: int | None = None) -> list[str]:
-    """Settle these sessions, or all there are of at most *most* bytes, and sweep what killed processes left half written beside them.
+def settle_all(options: StoreOptions, txns: list[str] | None = None) -> list[str]:
+    """Settle these sessions, or all there are, and sweep what killed processes left half written beside them.
 
     Returns what went wrong. Never raises.
     """
-    return [problem for problem in settling(options, txns, most=most) if problem]
+    return [problem for problem in settling(options, txns) if problem]
 
 
 def settling(options: StoreOptions, txns: list[str] | None = None, *, most: int | None = None) -> Iterator[str]:
-    """Do as `settle_all` does, in steps; yields a problem after each, an empty text if there is none."""
+    """Do as `settle_all` does, of sessions of at most *most* bytes, in steps; yields a problem after each, or an empty text."""
     if txns is None:
         txns = unsettled(options)
         for folder in (options.directory.sessions, *(options.directory.live(txn) for txn in txns)):

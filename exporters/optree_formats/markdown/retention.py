@@ -197,13 +197,13 @@ def _compressed_text(parsed: Log, log: Path) -> Iterator[str]:
     yield "".join(pieces)
 
 
-AT_LEAST = 3
+_AT_LEAST = 3
 """How many calls make a run that is collapsed."""
 SHORT = 80
 """Characters of a text in a result that stay."""
 
 
-def fewer_events(entries: Iterable[Entry], at_least: int = AT_LEAST) -> list[LogEvent]:
+def fewer_events(entries: Iterable[Entry]) -> list[LogEvent]:
     """Return the events of a log, compressed. Sections without an event are kept as events of type ``note``."""
     kept = list(entries)
     failed = {_call(entry) for entry in kept if entry.kind == "tool_error"}
@@ -214,13 +214,13 @@ def fewer_events(entries: Iterable[Entry], at_least: int = AT_LEAST) -> list[Log
     for entry in kept:
         tool = tools[_call(entry)] if entry.kind in ("tool_call", "tool_result") and _call(entry) in done else None
         if tool is None or (run and tools[_call(run[0])] != tool):
-            events += _collapsed(run, at_least)
+            events += _collapsed(run)
             run = []
         if tool is None:
             events.append(_kept(entry))
         else:
             run.append(entry)
-    return events + _collapsed(run, at_least)
+    return events + _collapsed(run)
 
 
 def _call(entry: Entry) -> str:
@@ -272,9 +272,9 @@ def _move_comments(event: LogEvent) -> None:
     event.comments = kept
 
 
-def _collapsed(run: list[Entry], at_least: int) -> list[LogEvent]:
+def _collapsed(run: list[Entry]) -> list[LogEvent]:
     calls = [entry for entry in run if entry.kind == "tool_call"]
-    if len(calls) < at_least:
+    if len(calls) < _AT_LEAST:
         return [_kept(entry) for entry in run]
     results = [entry for entry in run if entry.kind == "tool_result"]
     durations = [duration for entry in results if isinstance(duration := entry.fields.get("duration_ms"), (int, float))]

@@ -48,9 +48,8 @@ _INPUT = (names.INPUT_MESSAGES, names.TOOL_ARGUMENTS)
 _OUTPUT = (names.OUTPUT_MESSAGES, names.TOOL_RESULT)
 
 
-def op_span(op: OperationNode, scope: SpanScope, *, end: float | None = None) -> Span:
-    """Return the span of an op. One still open ends as `interrupted`, at *end* (epoch ms) or as `breaks` tells."""
-    ended = op_end(op, scope) if end is None or op.ended_at is not None else max(op.started_at, end)
+def op_span(op: OperationNode, scope: SpanScope) -> Span:
+    """Return the span of an op. One still open ends as `interrupted`, when `op_end` tells."""
     how = outcome(op, whole=scope.content)
     session = scope.session
     own: dict[str, Any] = {} if op.attributes_json is UNSET else attributes_of(op.attributes_json)
@@ -77,7 +76,7 @@ def op_span(op: OperationNode, scope: SpanScope, *, end: float | None = None) ->
             name,
             CLIENT if op.kind in ("llm", "session") else INTERNAL,
             nanoseconds(op.started_at),
-            nanoseconds(ended),
+            nanoseconds(op_end(op, scope)),
             attributes,
             status=how.status,
             message=how.message,
@@ -88,9 +87,8 @@ def op_span(op: OperationNode, scope: SpanScope, *, end: float | None = None) ->
     )
 
 
-def turn_span(turn: TurnNode, scope: SpanScope, *, end: float | None = None, links: Sequence[Link] = ()) -> Span:
-    """Return the span of a turn; *end* as for an op. *links* go to other traces, as to the turn before where each has its own."""
-    ended = turn_end(turn, scope) if end is None or turn.ended_at is not None else max(turn.started_at, end)
+def turn_span(turn: TurnNode, scope: SpanScope, *, links: Sequence[Link] = ()) -> Span:
+    """Return the span of a turn. *links* go to other traces, as to the turn before where each has its own."""
     how = outcome(turn, whole=scope.content)
     own: dict[str, Any] = {} if turn.attributes_json is UNSET else attributes_of(turn.attributes_json)
     attributes: list[Attribute] = [
@@ -115,7 +113,7 @@ def turn_span(turn: TurnNode, scope: SpanScope, *, end: float | None = None, lin
             f"turn {turn.index}" if scope.profile.turn_in_name else "turn",
             INTERNAL,
             nanoseconds(turn.started_at),
-            nanoseconds(ended),
+            nanoseconds(turn_end(turn, scope)),
             attributes,
             links=list(links),
             status=how.status,
@@ -125,10 +123,9 @@ def turn_span(turn: TurnNode, scope: SpanScope, *, end: float | None = None, lin
     )
 
 
-def session_span(session: SessionNode, scope: SpanScope, *, end: float | None = None, links: Sequence[Link] = ()) -> Span:
-    """Return the span of a session, or of its latest round where it was resumed; *end* as for an op, *links* to other rounds."""
+def session_span(session: SessionNode, scope: SpanScope, *, links: Sequence[Link] = ()) -> Span:
+    """Return the span of a session, or of its latest round where it was resumed; *links* go to other rounds."""
     began = session.resumed_at[scope.round - 1] if 0 < scope.round <= len(session.resumed_at) else session.started_at
-    ended = session_end(session, began, scope) if end is None or session.ended_at is not None else max(began, end)
     how = outcome(session, whole=scope.content)
     attributes: list[Attribute] = [
         (names.KIND, "session"),
@@ -151,7 +148,7 @@ def session_span(session: SessionNode, scope: SpanScope, *, end: float | None = 
             f"invoke_agent {session.agent_id}",
             INTERNAL,
             nanoseconds(began),
-            nanoseconds(ended),
+            nanoseconds(session_end(session, began, scope)),
             attributes,
             events=[SpanEvent(nanoseconds(at), names.RESUMED) for at in session.resumed_at if at > began],
             links=list(links),
