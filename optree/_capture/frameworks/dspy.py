@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from optree._capture.calls.begin import GivenStream, Noted, SentRequest, begin
 from optree._capture.calls.details import phrase_of
 from optree._capture.calls.observed import ClientCall
-from optree._capture.frameworks.nesting import FrameworkCall, Nesting, Request, chat_answer, given_instead, respond
+from optree._capture.frameworks.nesting import CallNode, FrameworkCall, Nesting, Request, chat_answer, given_instead, respond
 from optree._capture.hooks import Hook, IsOn, await_within, run_within
 from optree._capture.replay import ACTIVE
 from optree._capture.replay.answering import NO_ANSWER, StoredReply
@@ -193,8 +193,10 @@ def _calls(kind: Any, watching: Callable[..., Any]) -> list[Hook]:
     return [(kind, "__call__", run_within(own["__call__"], watching)), *awaited]
 
 
-class _DspyNode:
+class _DspyNode(CallNode):
     """The node of one call in the tree."""
+
+    nesting = _NESTING
 
     def __init__(self, begin: Callable[[_DspyNode], object], told: Callable[[Any], Any]) -> None:
         self._begin, self._told = begin, told
@@ -206,17 +208,8 @@ class _DspyNode:
         """Begin the node."""
         self._begin(self)
 
-    def returned(self, value: Any) -> None:
-        """End the node with what the call returned."""
-        self._record(value)
-        _NESTING.end(self)
-
-    def raised(self, error: BaseException) -> None:
-        """End the node with what the call raised."""
-        _NESTING.fail(self, error)
-
-    @guarded
-    def _record(self, value: Any) -> None:
+    def record(self, value: Any) -> None:
+        """Record what is told of the value: an op's response, or a session's report."""
         scope, told = _NESTING.scope(self), self._told(value)
         if scope is None or told is None:
             return

@@ -289,6 +289,35 @@ def respond(op: Op, value: Any) -> None:
         note_foreign(op, foreign_type(value) or type(value).__qualname__)
 
 
+class CallNode:
+    """One call of a function, as a node: a `Watch`. What differs is how it begins, and what is recorded of its value."""
+
+    nesting: Nesting
+    """Where the node is open, by this."""
+
+    def begin(self) -> None:
+        """Begin the node."""
+        raise NotImplementedError
+
+    def record(self, value: Any) -> None:
+        """Record what the call returned."""
+        if (op := self.nesting.op(self)) is not None:
+            respond(op, value)
+
+    @guarded
+    def _recorded(self, value: Any) -> None:
+        self.record(value)
+
+    def returned(self, value: Any) -> None:
+        """End the node with what the call returned."""
+        self._recorded(value)
+        self.nesting.end(self)
+
+    def raised(self, error: BaseException) -> None:
+        """End the node with what the call raised."""
+        self.nesting.fail(self, error)
+
+
 def arguments_of(sent: Any) -> dict[str, Any]:
     """Return a tool's arguments, which may come as JSON."""
     try:

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from optree._capture.calls.observed import ended_by
-from optree._capture.frameworks.nesting import FrameworkCall, Nesting, Request, arguments_of, chat_answer, given_here, respond
+from optree._capture.frameworks.nesting import CallNode, FrameworkCall, Nesting, Request, arguments_of, chat_answer, given_here
 from optree._capture.hooks import Hook, IsOn, await_within
 from optree._tracing.faults import guarded
 from optree._tracing.recorded import CURRENT_REPLAY, note_type
@@ -202,8 +202,10 @@ class _AgentRun:
         _NESTING.fail(self, error)
 
 
-class _Step:
+class _Step(CallNode):
     """What is done within a run, as an op."""
+
+    nesting = _NESTING
 
     def __init__(self, name: str, sent: Any, *, is_tool: bool = True) -> None:
         self._name, self._sent, self._is_tool = name, sent, is_tool
@@ -221,21 +223,17 @@ class _Step:
         """Take why there is no result."""
         name = type(error).__name__
         if name not in _DEFERRED:
-            _NESTING.fail(self, error.__cause__ if name in _TOLD and error.__cause__ is not None else error)
+            super().raised(error.__cause__ if name in _TOLD and error.__cause__ is not None else error)
             return
         if (op := _NESTING.op(self)) is not None:
             op.log(f"{name}: {text(error)}" if text(error) else name)
         _NESTING.end(self)
 
-    @guarded
-    def returned(self, value: Any) -> None:
-        """Take the result."""
-        op = _NESTING.op(self)
-        if op is not None:
-            respond(op, getattr(value, "return_value", value))
-            if hasattr(value, "return_value"):  # what else is said of it is not recorded
-                note_type(op, value)
-        _NESTING.end(self)
+    def record(self, value: Any) -> None:
+        """Record the result."""
+        super().record(getattr(value, "return_value", value))
+        if hasattr(value, "return_value") and (op := _NESTING.op(self)) is not None:  # what else is said of it is not recorded
+            note_type(op, value)
 
 
 class _Check(_Step):

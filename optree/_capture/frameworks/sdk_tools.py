@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from optree._builder import Op
-from optree._capture.frameworks.nesting import Nesting, arguments_of, given_here, given_instead, respond
+from optree._capture.frameworks.nesting import CallNode, Nesting, arguments_of, given_here, given_instead, respond
 from optree._capture.hooks import Hook, IsOn, await_within, run_within
 from optree._tracing import context
 from optree._tracing.faults import guarded
@@ -102,8 +102,10 @@ def _fill(op: Op, sent: Any) -> None:
     OpScope("tool", None, {}).called(op, arguments_of(sent))
 
 
-class _FunctionRun:
-    """One call of a function: a `Watch`, by which its op is known too."""
+class _FunctionRun(CallNode):
+    """One call of a function."""
+
+    nesting = _RUNS
 
     def __init__(self, name: str, sent: Any) -> None:
         self._name, self._sent = name, sent
@@ -127,19 +129,7 @@ class _FunctionRun:
         """Return what was recorded, or raise it."""
         raise NotImplementedError
 
-    @guarded
-    def returned(self, value: Any) -> None:
-        """End it with its result."""
-        try:
-            self.respond(value)
-        finally:
-            _RUNS.end(self)
-
-    def raised(self, error: BaseException) -> None:
-        """End it with what its function raises."""
-        _RUNS.fail(self, error)
-
-    def respond(self, value: Any) -> None:
+    def record(self, value: Any) -> None:
         """Record the result."""
         op = self._block or _RUNS.op(self)
         if op is not None and (op is not self._block or op.bare.response is None):  # what the program says itself stands
@@ -162,7 +152,7 @@ class _AnthropicRun(_FunctionRun):
     def raised(self, error: BaseException) -> None:
         try:
             if isinstance(error, self._tool_error) and not isinstance(told := getattr(error, "content", None), str):
-                self.respond(told)
+                self.record(told)
         finally:
             super().raised(error)
 
@@ -194,5 +184,5 @@ class _OpenAIRun(_FunctionRun):
     def give(self, found: Recorded) -> Any:
         return {"type": "function_call_output", "call_id": self._call_id, "output": found.result("openai")}
 
-    def respond(self, value: Any) -> None:
-        super().respond(value["output"])
+    def record(self, value: Any) -> None:
+        super().record(value["output"])

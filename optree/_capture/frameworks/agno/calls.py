@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 
 from optree._builder import Op
 from optree._capture.calls.observed import ended_by
-from optree._capture.frameworks.nesting import FrameworkCall, Nesting, Request, chat_answer, given_instead, respond
+from optree._capture.frameworks.nesting import CallNode, FrameworkCall, Nesting, Request, chat_answer, given_instead, respond
 from optree._capture.hooks import Hook, IsOn, await_within, read_within, run_within, watched, watched_async
 from optree._nodes import Status
 from optree._providers.messages import json_text
@@ -312,8 +312,10 @@ def knowledge(module: ModuleType, is_on: IsOn) -> list[Hook]:
     return [(module, name, within(own[name], asked)) for name, within in names if name in own]
 
 
-class _LookUp:
+class _LookUp(CallNode):
     """One look-up in an agent's knowledge."""
+
+    nesting = _NESTING
 
     def __init__(self, query: Any) -> None:
         self._query = query
@@ -321,14 +323,3 @@ class _LookUp:
     def begin(self) -> None:
         """Begin the op of the look-up."""
         _NESTING.begin_tool(self, "knowledge", {"query": self._query}, of="knowledge of Agno")
-
-    @guarded
-    def returned(self, value: Any) -> None:
-        """Record what was found, and end the op."""
-        if (op := _NESTING.op(self)) is not None:
-            respond(op, value)
-        _NESTING.end(self)
-
-    def raised(self, error: BaseException) -> None:
-        """End the op by the exception."""
-        _NESTING.fail(self, error)

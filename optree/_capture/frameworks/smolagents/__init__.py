@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from optree._builder import Op, Turn
-from optree._capture.frameworks.nesting import Nesting, ProgramOp, given_here, respond
+from optree._capture.frameworks.nesting import CallNode, Nesting, ProgramOp, given_here
 from optree._capture.frameworks.smolagents.models import hook_model
 from optree._capture.hooks import Hook, IsOn, of_kind, run_within
 from optree._nodes import Status
@@ -251,8 +251,10 @@ class _SmolStep(ProgramOp):
         super().finish(handle, *(("ok", None) if is_done else _ended(status, error)))
 
 
-class _Within:
+class _Within(CallNode):
     """An op for what a function does."""
+
+    nesting = _NESTING
 
     def __init__(self, name: str, kind: str, warning: str | None = None, sent: Mapping[str, Any] | None = None) -> None:
         self._scope, self._warning, self._sent = OpScope("system", name, {"type": kind}), warning, sent
@@ -263,16 +265,10 @@ class _Within:
         if self._warning is not None and (op := _NESTING.op(self)) is not None:
             op.log(self._warning, "WRN")
 
-    @guarded
-    def returned(self, value: Any) -> None:
-        """End the op, with the text of a message."""
-        if (op := _NESTING.op(self)) is not None and value is not None:
-            respond(op, _plain(getattr(value, "content", value)))
-        _NESTING.end(self)
-
-    def raised(self, error: BaseException) -> None:
-        """End the op with what was raised."""
-        _NESTING.fail(self, error)
+    def record(self, value: Any) -> None:
+        """Record a value, of a message its text."""
+        if value is not None:
+            super().record(_plain(getattr(value, "content", value)))
 
 
 class _Code(_Within):
@@ -281,14 +277,15 @@ class _Code(_Within):
     def __init__(self, code: Any) -> None:
         super().__init__("python_interpreter", "code", sent={"code": code})
 
-    @guarded
-    def returned(self, value: Any) -> None:
-        """End the op, with the code's result and what it printed."""
-        super().returned({"output": _plain(value.output), "logs": value.logs})
+    def record(self, value: Any) -> None:
+        """Record the code's result and what it printed."""
+        super().record({"output": _plain(value.output), "logs": value.logs})
 
 
-class _SmolToolCall:
+class _SmolToolCall(CallNode):
     """A call of a tool."""
+
+    nesting = _NESTING
 
     given: Callable[[], Any]
     """In a replay, what returns the recorded result."""
@@ -306,16 +303,9 @@ class _SmolToolCall:
         value = found.result("smolagents")
         return value if self._made is None else self._made(value)
 
-    @guarded
-    def returned(self, value: Any) -> None:
-        """End the op, with the result."""
-        if (op := _NESTING.op(self)) is not None:
-            respond(op, _plain(value))
-        _NESTING.end(self)
-
-    def raised(self, error: BaseException) -> None:
-        """End the op with what was raised."""
-        _NESTING.fail(self, error)
+    def record(self, value: Any) -> None:
+        """Record the result."""
+        super().record(_plain(value))
 
 
 class _SmolCheck:

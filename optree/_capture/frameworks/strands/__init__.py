@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 
 from optree._builder import Op
 from optree._capture.calls.observed import ended_by
-from optree._capture.frameworks.nesting import FrameworkCall, Nesting, Request, arguments_of, given_here, respond
+from optree._capture.frameworks.nesting import CallNode, FrameworkCall, Nesting, Request, arguments_of, given_here, respond
 from optree._capture.frameworks.strands.runs import RUNS, StrandsRun, is_failed, name_of, question_of
 from optree._capture.hooks import Hook, IsOn, await_within, read_within, watched_async
 from optree._nodes import Status
@@ -106,8 +106,10 @@ def models(module: ModuleType, is_on: IsOn) -> list[Hook]:
     return read_within(module, ("stream_messages",), recorded, is_on)
 
 
-class _StrandsOutputRun:
+class _StrandsOutputRun(CallNode):
     """A run of `Agent.structured_output`, which calls the model once."""
+
+    nesting = _NESTING
 
     def __init__(self, agent: Any, prompt: Any) -> None:
         self._agent, self._prompt = agent, prompt
@@ -117,16 +119,10 @@ class _StrandsOutputRun:
         """Begin the session."""
         _NESTING.begin_agent(self, name_of(self._agent.name, "agent"), question_of(self._prompt), system=self._agent.system_prompt)
 
-    @guarded
-    def returned(self, value: Any) -> None:
-        """Record the output as the session's report, and end the session."""
+    def record(self, value: Any) -> None:
+        """Record the output as the session's report."""
         if (scope := _NESTING.scope(self)) is not None:
             scope.session.builder.set_final_report(dumped(value.model_dump), with_end=True)
-        _NESTING.end(self)
-
-    def raised(self, error: BaseException) -> None:
-        """End the session by the exception."""
-        _NESTING.fail(self, error)
 
 
 class _StrandsStep:
