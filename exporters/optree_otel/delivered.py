@@ -188,15 +188,15 @@ def mark_done(sessions: Path, txn: str, keep: Iterable[str] = ()) -> bool:
 
 def mark_open(sessions: Path, txn: str) -> None:
     """Note that of a session that broke off all is delivered that had ended."""
-    mark = _mark(sessions, OPEN, txn)
-    with suppress(OSError):
-        REAL.make_directory(mark.parent)
-        mark.touch(0o600)
+    _note(_mark(sessions, OPEN, txn))
 
 
 def mark_unsampled(sessions: Path, txn: str) -> None:
     """Note that a session is not to be sent."""
-    mark = _mark(sessions, UNSAMPLED, txn)
+    _note(_mark(sessions, UNSAMPLED, txn))
+
+
+def _note(mark: Path) -> None:
     with suppress(OSError):
         REAL.make_directory(mark.parent)
         mark.touch(0o600)
@@ -204,16 +204,13 @@ def mark_unsampled(sessions: Path, txn: str) -> None:
 
 def is_unsampled(sessions: Path, txn: str) -> bool:
     """Tell whether a session is not to be sent, and was not sent after all."""
-    try:
-        return _mark(sessions, UNSAMPLED, txn).exists()
-    except OSError:  # a folder that may not be looked into
-        return False
+    return _is_marked(sessions, UNSAMPLED, txn)
 
 
 def is_done(sessions: Path, txn: str) -> bool:
     """Tell whether a session is delivered whole."""
     _adopt(sessions)
-    return _is_marked(sessions, txn)
+    return _is_marked(sessions, DONE, txn)
 
 
 def reopen(sessions: Path, txn: str, writer: str, paths: Iterable[str]) -> DeliveredFile:
@@ -241,7 +238,7 @@ def pending(sessions: Path, *, also_open: bool = False) -> list[str]:
     begun = _names(sessions / FOLDER / NOTES)
     if not also_open:
         begun -= _names(sessions / FOLDER / OPEN)
-    return sorted(txn for txn in begun if is_txn(txn) and not _is_marked(sessions, txn) and writers(sessions, txn))
+    return sorted(txn for txn in begun if is_txn(txn) and not _is_marked(sessions, DONE, txn) and writers(sessions, txn))
 
 
 def forget(sessions: Path, txn: str) -> None:
@@ -261,9 +258,9 @@ def _mark(sessions: Path, kind: str, txn: str) -> Path:
     return sessions / FOLDER / kind / _checked(txn)
 
 
-def _is_marked(sessions: Path, txn: str) -> bool:
+def _is_marked(sessions: Path, kind: str, txn: str) -> bool:
     try:
-        return _mark(sessions, DONE, txn).exists()
+        return _mark(sessions, kind, txn).exists()
     except OSError:  # a folder that may not be looked into
         return False
 

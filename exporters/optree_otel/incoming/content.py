@@ -15,7 +15,7 @@ from msgspec import Struct
 from optree.exporting import TextPart, is_list, is_message, is_object, text
 from optree.exporting import parse_message as message_of
 from optree_otel.incoming.conventions import parsed
-from optree_otel.incoming.spans import InSpan
+from optree_otel.incoming.spans import InSpan, list_of
 from optree_otel.signals import names
 
 DETAILS: Final = "gen_ai.client.inference.operation.details"
@@ -203,8 +203,8 @@ def _from_spread(entry: Any) -> Any:
         return {"role": "unknown", "content": message}
     converted: dict[str, Any] = {"role": "unknown", **message}
     converted.pop("contents", None)
-    parts = [_block(part) for part in _list(message.get("contents"))]
-    calls = [_call(call) for call in _list(message.get("tool_calls"))]
+    parts = [_block(part) for part in list_of(message.get("contents"))]
+    calls = [_call(call) for call in list_of(message.get("tool_calls"))]
     known = {call.get("id") for call in calls if is_object(call)}
     called = [_call(part) for part in parts if is_object(part) and is_object(part.get("tool_call"))]
     calls += [call for call in called if call.get("id") not in known]
@@ -256,7 +256,3 @@ def _text(value: Any) -> str | None:
 
 def _as_json(value: Any) -> Any:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode() if value is not None else ""
-
-
-def _list(value: Any) -> list[Any]:
-    return value if is_list(value) else []

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from optree.exporting import is_list, is_object, text
 from optree_otel.incoming.otlp_json import identity
-from optree_otel.incoming.spans import ERROR, OK, UNSET, InEvent, InSpan
+from optree_otel.incoming.spans import ERROR, OK, UNSET, InEvent, InSpan, list_of
 
 _TYPED: Final[dict[str, Callable[[Any], Any]]] = {"bool": lambda value: value in (True, "true"), "int64": int, "float64": float}
 _KINDS: Final = ("unspecified", "internal", "server", "client", "producer", "consumer")
@@ -55,7 +55,7 @@ def to_span(span: Any, processes: dict[str, Any]) -> InSpan:
         start_ns=start * 1000,
         end_ns=(start + _time(span.get("duration"), "duration")) * 1000,
         attributes={key: value for key, value in tags.items() if key not in _TOLD},
-        events=[_event(log) for log in _list(span.get("logs")) if is_object(log)],
+        events=[_event(log) for log in list_of(span.get("logs")) if is_object(log)],
         status=status,
         message=text(tags.get("otel.status_description") or ""),
         resource=_resource(process),
@@ -76,7 +76,7 @@ def _event(log: dict[str, Any]) -> InEvent:
 
 def _parent(span: dict[str, Any], trace: str) -> str:
     """Return the span above: what it is a child of, else what it follows, in its own trace."""
-    references = [reference for reference in _list(span.get("references")) if is_object(reference)]
+    references = [reference for reference in list_of(span.get("references")) if is_object(reference)]
     references += [{"refType": "CHILD_OF", "traceID": trace, "spanID": span["parentSpanID"]}] if span.get("parentSpanID") else []
     for kind in ("CHILD_OF", "FOLLOWS_FROM"):
         for reference in references:
@@ -87,7 +87,7 @@ def _parent(span: dict[str, Any], trace: str) -> str:
 
 
 def _tags(pairs: Any) -> dict[str, Any]:
-    return {text(pair["key"]): _value(pair) for pair in _list(pairs) if is_object(pair) and "key" in pair}
+    return {text(pair["key"]): _value(pair) for pair in list_of(pairs) if is_object(pair) and "key" in pair}
 
 
 def _value(pair: dict[str, Any]) -> Any:
@@ -108,7 +108,3 @@ def _time(value: Any, what: str) -> int:
     if not 0 <= result < _MAX_US:
         raise ValueError(f"its {what} {text(value)[:40]!r} is no time in microseconds")
     return result
-
-
-def _list(value: Any) -> list[Any]:
-    return value if is_list(value) else []

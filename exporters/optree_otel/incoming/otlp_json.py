@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from optree.exporting import is_list, is_object, text
-from optree_otel.incoming.spans import InEvent, InSpan
+from optree_otel.incoming.spans import InEvent, InSpan, list_of
 
 _RESOURCE_SPANS: Final = ("resourceSpans", "resource_spans", "batches")
 _SCOPE_SPANS: Final = ("scopeSpans", "scope_spans", "instrumentationLibrarySpans", "instrumentation_library_spans")
@@ -65,11 +65,11 @@ def _of_resource(resource_spans: Any) -> Iterator[Parts]:
     resource = resource_spans.get("resource")
     known = attributes(resource.get("attributes")) if is_object(resource) else {}
     for key in _SCOPE_SPANS:
-        for scope_spans in _list(resource_spans.get(key)):
+        for scope_spans in list_of(resource_spans.get(key)):
             if is_object(scope_spans):
                 scope = scope_spans.get("scope") or scope_spans.get("instrumentationLibrary")
                 name = text(scope.get("name", "")) if is_object(scope) else ""
-                yield from ((span, known, name) for span in _list(scope_spans.get("spans")))
+                yield from ((span, known, name) for span in list_of(scope_spans.get("spans")))
 
 
 def to_span(span: Any, resource: dict[str, Any], scope: str) -> InSpan:
@@ -89,7 +89,7 @@ def to_span(span: Any, resource: dict[str, Any], scope: str) -> InSpan:
         attributes=attributes(span.get("attributes")),
         events=[
             InEvent(_time(_get(event, "timeUnixNano"), "event's time"), text(event.get("name") or ""), attributes(event.get("attributes")))
-            for event in _list(span.get("events"))
+            for event in list_of(span.get("events"))
             if is_object(event)
         ],
         status=_enum(status.get("code"), "STATUS_CODE_", _STATUSES),
@@ -101,7 +101,7 @@ def to_span(span: Any, resource: dict[str, Any], scope: str) -> InSpan:
 
 def attributes(pairs: Any) -> dict[str, Any]:
     """Return a list of key-value pairs as a dict; an item that is not a pair is passed over."""
-    return {text(pair["key"]): _value(pair.get("value"), 0) for pair in _list(pairs) if is_object(pair) and "key" in pair}
+    return {text(pair["key"]): _value(pair.get("value"), 0) for pair in list_of(pairs) if is_object(pair) and "key" in pair}
 
 
 def _value(value: Any, depth: int) -> Any:
@@ -110,9 +110,9 @@ def _value(value: Any, depth: int) -> Any:
     for name, member in value.items():
         kind = name.partition("Value")[0].partition("_value")[0]
         if kind == "array":
-            return [_value(item, depth + 1) for item in _list(member.get("values"))]
+            return [_value(item, depth + 1) for item in list_of(member.get("values"))]
         if kind == "kvlist":
-            return {text(pair["key"]): _value(pair.get("value"), depth + 1) for pair in _list(member.get("values"))}
+            return {text(pair["key"]): _value(pair.get("value"), depth + 1) for pair in list_of(member.get("values"))}
         if kind in _PLAIN:
             return _PLAIN[kind](member)
     return None
@@ -159,7 +159,3 @@ def _enum(value: Any, prefix: str, names: tuple[str, ...]) -> int:
 def _get(holder: dict[str, Any], name: str) -> Any:
     value = holder.get(name)
     return holder.get(re.sub(r"([A-Z])", lambda letter: "_" + letter[0].lower(), name)) if value is None else value
-
-
-def _list(value: Any) -> list[Any]:
-    return value if is_list(value) else []

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from optree.exporting import text
+from optree.exporting import is_list, text
 
 UNSET: Final = 0
 OK: Final = 1
@@ -172,3 +172,8 @@ def _first_on_circle(span: InSpan, members: dict[str, InSpan]) -> InSpan:
 
 def _start(span: InSpan) -> tuple[int, int]:
     return span.start_ns, span.number
+
+
+def list_of(value: Any) -> list[Any]:
+    """Return a list; an empty one for any other value."""
+    return value if is_list(value) else []

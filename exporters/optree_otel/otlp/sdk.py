@@ -164,56 +164,51 @@ def _adapter(exporter: Any, destination: Destination) -> ExporterAdapter:
     return _Exporter(exporter) if is_exporter(exporter) else _Processor(exporter)
 
 
-class _Exporter:
+class _Taker:
+    """What of the SDK spans are handed to: flushed, shut down and named alike."""
+
+    def __init__(self, taker: Any) -> None:
+        self._taker = taker
+
+    def __str__(self) -> str:
+        return name(self._taker)
+
+    def flush(self, seconds: float) -> bool:
+        return self._taker.force_flush(int(seconds * 1e3)) is not False
+
+    def shutdown(self) -> None:
+        self._taker.shutdown()
+
+
+class _Exporter(_Taker):
     """A SpanExporter of the program's."""
 
     def __init__(self, exporter: Any) -> None:
-        self._exporter = exporter
+        super().__init__(exporter)
         self._failure = import_module("opentelemetry.sdk.trace.export").SpanExportResult.FAILURE
-
-    def __str__(self) -> str:
-        return name(self._exporter)
 
     def take(self, spans: Sequence[ReadableSpan]) -> ExportAnswer:
         """Export them. What says nothing has taken them: the SDK does not ask at all."""
-        failed = self._exporter.export(spans) is self._failure
+        failed = self._taker.export(spans) is self._failure
         return ExportAnswer(f"{self} answered FAILURE", 0, spans) if failed else ExportAnswer()
 
-    def flush(self, seconds: float) -> bool:
-        return self._exporter.force_flush(int(seconds * 1e3)) is not False
 
-    def shutdown(self) -> None:
-        self._exporter.shutdown()
-
-
-class _Processor:
+class _Processor(_Taker):
     """A SpanProcessor of the program's: it gives no answer, so what it has been handed counts as delivered."""
-
-    def __init__(self, processor: Any) -> None:
-        self._processor = processor
-
-    def __str__(self) -> str:
-        return name(self._processor)
 
     def take(self, spans: Sequence[ReadableSpan]) -> ExportAnswer:
         """Hand them over one by one; one that raises is rejected."""
         rejected, why = 0, ""
         for span in spans:
             try:
-                self._processor.on_end(span)
+                self._taker.on_end(span)
             except Exception as error:  # noqa: BLE001 - anybody's code
                 pass_on(error)
                 rejected, why = rejected + 1, f"{self}: on_end raised {type(error).__name__}: {text(error)}"
         return ExportAnswer(why, rejected)
 
-    def flush(self, seconds: float) -> bool:
-        return self._processor.force_flush(int(seconds * 1e3)) is not False
 
-    def shutdown(self) -> None:
-        self._processor.shutdown()
-
-
-class _Stock:
+class _Stock(_Taker):
     """The stock OTLP exporter inside the SDK's batch processor. What the processor does not say is seen at the exporter."""
 
     def __init__(self, destination: Destination) -> None:
@@ -222,7 +217,7 @@ class _Stock:
         processors = import_module("opentelemetry.sdk.trace.export")
         self._name = f"the stock exporter to {destination.shown}"
         self._watched = _WatchedExporter(exporter, processors.SpanExportResult.SUCCESS)
-        self._processor: Any = processors.BatchSpanProcessor(self._watched, max_queue_size=_MOST_QUEUED)
+        super().__init__(processors.BatchSpanProcessor(self._watched, max_queue_size=_MOST_QUEUED))
 
     def __str__(self) -> str:
         return self._name
@@ -231,20 +226,14 @@ class _Stock:
         """Hand them over and have them exported at once: nothing waits there that a kill would take."""
         self._watched.begin()
         for span in spans:
-            self._processor.on_end(span)
-        self._processor.force_flush()
+            self._taker.on_end(span)
+        self._taker.force_flush()
         left = [span for span in spans if _id(span) not in self._watched.delivered]
         return (
             ExportAnswer(f"{self} has not delivered {len(left)} of {len(spans)} spans: {self._watched.why}", 0, left)
             if left
             else ExportAnswer()
         )
-
-    def flush(self, seconds: float) -> bool:
-        return self._processor.force_flush(int(seconds * 1e3)) is not False
-
-    def shutdown(self) -> None:
-        self._processor.shutdown()
 
 
 class _WatchedExporter:
