@@ -11,26 +11,22 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from types import ModuleType
 from typing import Any, Final, cast
-from weakref import WeakKeyDictionary
 
 from optree._builder import Op, Turn
 from optree._capture.calls.observed import one_client_call
 from optree._capture.frameworks.nesting import LEFT, FrameworkCall, Nesting, Request
+from optree._capture.frameworks.runs import Events, RunOutcome, StreamedRun
 from optree._capture.hooks import Hook, IsOn, Watch, await_within, read_within
 from optree._nodes import Status
 from optree._tracing import context
-from optree._tracing.context import Holder, Scope
 from optree._tracing.failures import class_of_raised, class_of_text, error_attributes
-from optree._tracing.faults import SESSION, guarded
+from optree._tracing.faults import guarded
 from optree._tracing.handles import Session
 from optree._tracing.recorded import CURRENT_REPLAY, note_foreign, note_type
-from optree._tracing.results import Result
-from optree._tracing.scopes import OpScope, SessionScope, TurnScope
-from optree._tracing.wrapping import RecordedItems
+from optree._tracing.scopes import OpScope
 from optree._values import dumped, is_list, is_object, text
 from optree.redaction import redact
 
-_Events = AsyncGenerator[Any, Any]
 _TOOLS: Final = Nesting()
 _TRANSFER: Final = "transfer_to_agent"
 """The tool that hands the conversation to another agent."""
@@ -40,8 +36,10 @@ def runs(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook the ways to run an agent or a workflow."""
 
     @guarded
-    def recorded(events: _Events, runner: Any = None, *_args: Any, **told: Any) -> _Events:
-        return _AdkRun(text(runner.agent.name), None, {}).around(events, _said(told.get("new_message")), runner.agent)
+    def recorded(events: Events, runner: Any = None, *_args: Any, **told: Any) -> Events:
+        return _AdkRun(text(runner.agent.name), None, {}).around(
+            events, _said(told.get("new_message")), getattr(runner.agent, "instruction", None)
+        )
 
     return read_within(module.Runner, ("run_async", "run_live"), recorded, is_on, keeps_kind=False)
 
@@ -50,24 +48,25 @@ def agents(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook what all agents come by, also within others."""
 
     @guarded
-    def recorded(events: _Events, agent: Any = None, parent: Any = None, *_args: Any, **told: Any) -> _Events:
-        name, where, run = text(agent.name), context.here(), _run_here()
+    def recorded(events: Events, agent: Any = None, parent: Any = None, *_args: Any, **told: Any) -> Events:
+        name, where, run = text(agent.name), context.here(), _AdkRun.here()
         if run is not None and where is not None and where.op is None and run.above is None and run.agent == name:
             run.handed.pop(name, None)
             return events  # the run's session is its session, also when it gets the conversation back
         above = run if run is None or run.above is None else run.above
         handed_over_by = None if above is None else above.handed.pop(name, None)
         more = {} if handed_over_by is None else {"handed_over_by": handed_over_by}
-        return _AdkRun(name, above, more).around(events, _question(told.get("parent_context", parent)), agent)
+        return _AdkRun(name, above, more).around(events, _question(told.get("parent_context", parent)), getattr(agent, "instruction", None))
 
     return read_within(module.BaseAgent, ("run_async", "run_live"), recorded, is_on, keeps_kind=False)
 
 
-class _AdkRun:
+class _AdkRun(StreamedRun):
     """One run: a runner's, or of an agent within it."""
 
     def __init__(self, agent: str, above: _AdkRun | None, attributes: Mapping[str, Any]) -> None:
-        self.agent, self.above, self.attributes = agent, above, attributes
+        super().__init__(agent, attributes, _AdkAnswer())
+        self.above = above
         self.handed: dict[str, str] = {}
         """By the agent that is to get the conversation, the one that hands it over."""
         self.tools: dict[int, Any] = {}
@@ -76,15 +75,8 @@ class _AdkRun:
         """True once the program wants no more of its events."""
         self.is_left = False
         """True once what it is part of wants no more of them: that is no failure, as after a hand-off."""
-        self.answer = _AdkAnswer()
 
-    def around(self, events: _Events, user: str | None, agent: Any) -> _Events:
-        """Return the events, in a session and in a turn of that."""
-        system = getattr(agent, "instruction", None)
-        turn = _AgentTurn(user, system if isinstance(system, str) and system else None, self)
-        return RecordedItems(RecordedItems(events, turn, self._closed), _AgentSession(self.agent, self), self._closed)
-
-    def _closed(self) -> None:
+    def closed(self) -> None:
         """Take that the program, or the run that this one is part of, wants no more events."""
         self.is_closing = self.above is None
         self.is_left = self.above is not None and not self.above.is_closing
@@ -97,95 +89,39 @@ class _AdkRun:
         is_in_order = (status == "cancelled" and self.is_left) or (error or "").startswith(_PAUSED)
         return ("ok", None) if is_in_order else (status, error)
 
+    def turn_ends(self, turn: Turn, status: Status, error: str | None) -> None:
+        """Record hand-offs that came to nothing."""
+        handed, self.handed = self.handed, {}
+        for target, source in handed.items() if status == "failed" else ():
+            name, known = _hand_off(source, target)
+            op, why = turn.builder.begin_op("system", name, turn=turn, attributes=known), class_of_raised(error)
+            op.end(status, error, **error_attributes(why))
+
 
 _PAUSED: Final = "NodeInterruptedError"
 """Raised when a run pauses for human input."""
-_runs: Final[WeakKeyDictionary[Any, _AdkRun]] = WeakKeyDictionary()
-"""By their sessions' builders."""
 
 
-def _run_here() -> _AdkRun | None:
-    where = context.here()
-    return None if where is None else _runs.get(where.session.builder)
+class _AdkAnswer(RunOutcome):
+    """What a run comes to: no text is kept but the last one."""
 
-
-class _AdkAnswer(Result):
-    """What a run comes to, by its events."""
-
-    __slots__ = ("_said", "session")
+    __slots__ = ("_said",)
 
     def __init__(self) -> None:
-        self.session: Session | None = None
+        super().__init__()
         self._said: Any = None
 
-    def take(self, item: Any) -> bool:
-        """Take an event: no text is kept but the last one."""
-        self._note(item)
-        return True
-
-    @guarded
-    def _note(self, event: Any) -> None:
+    def note(self, event: Any) -> None:
+        """Keep what an event says, if it is the last to say something."""
         if (output := getattr(event, "output", None)) is not None:
             self._said = output
         elif event.author != "user" and event.is_final_response() and (said := _said(event.content)):
             self._said = said
 
-    def ended(self, status: Status) -> None:  # noqa: ARG002 - of a run that failed too
+    def report(self, session: Session) -> None:
         """Take the last of it as the session's report."""
-        session, self.session = self.session, None
-        if session is not None and self._said is not None:
+        if self._said is not None:
             session.builder.set_final_report(self._said, with_end=True)
-
-
-class _AgentSession(SessionScope):
-    """The session of a run."""
-
-    def __init__(self, name: str, run: _AdkRun) -> None:
-        super().__init__(name, run.attributes)
-        self._run = run
-
-    def begin(self, before: Scope | None, holder: Holder | None = None, arguments: Mapping[str, Any] | None = None) -> Scope:
-        scope = super().begin(before, holder, arguments)
-        if scope.session is not SESSION:
-            _runs[scope.session.builder] = self._run
-            self._run.answer.session = scope.session
-        return scope
-
-    def finish(self, handle: Session, status: Status, error: str | None) -> None:
-        """End it."""
-        super().finish(handle, *self._run.ended(status, error))
-
-    def result(self, handle: Session) -> Result:  # noqa: ARG002 - it was given at the beginning
-        return self._run.answer
-
-
-class _AgentTurn(TurnScope):
-    """The only turn in it."""
-
-    def __init__(self, user: str | None, system: str | None, run: _AdkRun) -> None:
-        super().__init__(user, system, {})
-        self._run = run
-
-    def finish(self, handle: Turn, status: Status, error: str | None) -> None:
-        """End it, after hand-offs that came to nothing."""
-        status, error = self._run.ended(status, error)
-        handed, self._run.handed = self._run.handed, {}
-        for target, source in handed.items() if status == "failed" and not self.inherited(handle) else ():
-            name, known = _hand_off(source, target)
-            op, why = handle.builder.begin_op("system", name, turn=handle, attributes=known), class_of_raised(error)
-            op.end(status, error, **error_attributes(why))
-        super().finish(handle, status, error)
-
-    def result(self, handle: Turn) -> Result:  # noqa: ARG002 - the session takes them
-        return _AdkNothing()
-
-
-class _AdkNothing(Result):
-    """Events that something else takes."""
-
-    def take(self, item: Any) -> bool:  # noqa: ARG002 - none is kept
-        """Leave an event alone."""
-        return True
 
 
 def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:
@@ -255,7 +191,7 @@ class _ToolHook:
 
     def __init__(self, told: Mapping[str, Any]) -> None:
         self.told, self.key, self.name = told, id(told["tool_context"]), text(told["tool"].name)
-        self.run = _run_here()
+        self.run = _AdkRun.here()
 
     def begin(self) -> None:
         """Take that plugins are told."""

@@ -206,9 +206,7 @@ def test_the_program_sees_no_difference(provider, case, function):
 def test_a_fault_of_ours_is_none_of_the_programs(recording, provider, monkeypatch):
     """A hook that raises leaves the run as it is, and calls are recorded."""
     provider.says(ASKS, RAINS)
-    survives(
-        "optree._capture.frameworks.strands.runs.question_of", recording, monkeypatch, lambda: ask(agent(served_by(provider), weather))
-    )
+    survives("optree._capture.frameworks.strands._question_of", recording, monkeypatch, lambda: ask(agent(served_by(provider), weather)))
 
 
 def test_functions_stay_what_they_are(hooked):  # noqa: ARG001 - the hooks are there

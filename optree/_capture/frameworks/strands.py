@@ -6,7 +6,7 @@ callback that raises stops the ones after it, and no callback is told that somet
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from contextlib import aclosing
 from contextvars import ContextVar
 from types import ModuleType
@@ -15,18 +15,23 @@ from weakref import WeakValueDictionary
 
 from optree._builder import Op
 from optree._capture.calls.observed import ended_by
-from optree._capture.frameworks.nesting import CallNode, FrameworkCall, Nesting, Request, arguments_of, given_here, respond
-from optree._capture.frameworks.strands.runs import RUNS, StrandsRun, is_failed, name_of, question_of
+from optree._capture.calls.program import program_name
+from optree._capture.frameworks.nesting import LEFT, CallNode, FrameworkCall, Nesting, Request, arguments_of, given_here, respond
+from optree._capture.frameworks.runs import Events, RunOutcome, StreamedRun
 from optree._capture.hooks import Hook, IsOn, await_within, read_within, watched_async
 from optree._nodes import Status
 from optree._tracing import context
 from optree._tracing.context import CURRENT
 from optree._tracing.faults import guarded
+from optree._tracing.handles import Session
 from optree._tracing.recorded import CURRENT_REPLAY, Recorded, exception_of, note_foreign
 from optree._tracing.scopes import OpScope
-from optree._values import dumped, encode, is_list, object_of, text
+from optree._values import dumped, encode, is_list, is_object, object_of, objects_of, text, text_of
 
-_Events = AsyncGenerator[Any, Any]
+_NO_NAMES: Final = ("Strands Agents", "default_graph", "default_swarm")
+"""The names that Strands gives to agents, graphs and swarms for which the program has none."""
+_IN_ORDER: Final = ("end_turn", "tool_use", "cancelled", "completed", "failed")
+"""Reasons to stop that tell no more than the session's status and report do."""
 _BACKGROUND: Final = "strands.background_tasks"
 """The name under which Strands notes, in an agent's state, the tools that run in the background."""
 _NESTING: Final = Nesting()
@@ -38,8 +43,8 @@ def agents(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook the generator that every way to run an agent reads, and the older `structured_output`, which does not read it."""
 
     @guarded
-    def recorded(events: _Events, agent: Any = None, prompt: Any = None, **_told: Any) -> _Events:
-        return StrandsRun(name_of(agent.name, "agent"), agent).around(events, prompt, agent.system_prompt)
+    def recorded(events: Events, agent: Any = None, prompt: Any = None, **_told: Any) -> Events:
+        return _StrandsRun(_name_of(agent.name, "agent"), agent).around(events, _question_of(prompt), agent.system_prompt)
 
     @guarded
     def watching(agent: Any, _model: Any = None, prompt: Any = None) -> _StrandsOutputRun | None:
@@ -53,7 +58,7 @@ def graphs(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook the generators that run a graph and a node of it."""
 
     @guarded
-    def recorded(events: _Events, _graph: Any = None, node: Any = None, *_args: Any) -> _Events:
+    def recorded(events: Events, _graph: Any = None, node: Any = None, *_args: Any) -> Events:
         return watched_async(events, _GraphNode(node.node_id))
 
     return [*_several(module.Graph, "graph", is_on), *read_within(module.Graph, ("_execute_node",), recorded, is_on)]
@@ -66,8 +71,8 @@ def swarms(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
 def _several(kind: Any, name: str, is_on: IsOn) -> list[Hook]:
     @guarded
-    def recorded(events: _Events, source: Any = None, task: Any = None, *_args: Any, **_told: Any) -> _Events:
-        return StrandsRun(name_of(source.id, name), source).around(events, task)
+    def recorded(events: Events, source: Any = None, task: Any = None, *_args: Any, **_told: Any) -> Events:
+        return _StrandsRun(_name_of(source.id, name), source).around(events, _question_of(task), None)
 
     return read_within(kind, ("stream_async",), recorded, is_on)
 
@@ -76,10 +81,10 @@ def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook what calls a tool within the program's callbacks, and what runs it there: in a replay the recorded result stands in for that."""
 
     @guarded
-    def called(events: _Events, agent: Any = None, use: Any = None, *_args: Any, **_told: Any) -> _Events:
+    def called(events: Events, agent: Any = None, use: Any = None, *_args: Any, **_told: Any) -> Events:
         return watched_async(events, _StrandsTool(agent, use))
 
-    def run(events: _Events, call: Any = None, *_args: Any) -> _Events:
+    def run(events: Events, call: Any = None, *_args: Any) -> Events:
         return _tool_runs(events, call, module.ToolResultEvent)
 
     @guarded
@@ -98,7 +103,7 @@ def models(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook what calls a model: a call that is not seen on the wire gets an op of its own."""
 
     @guarded
-    def recorded(events: _Events, model: Any = None, system: Any = None, messages: Any = None, specs: Any = None, **told: Any) -> _Events:
+    def recorded(events: Events, model: Any = None, system: Any = None, messages: Any = None, specs: Any = None, **told: Any) -> Events:
         return watched_async(
             events, _StrandsModelCall(model, messages, {"system": system, "tools": specs, "tool_choice": told.get("tool_choice")})
         )
@@ -117,7 +122,7 @@ class _StrandsOutputRun(CallNode):
     @guarded
     def begin(self) -> None:
         """Begin the session."""
-        _NESTING.begin_agent(self, name_of(self._agent.name, "agent"), question_of(self._prompt), system=self._agent.system_prompt)
+        _NESTING.begin_agent(self, _name_of(self._agent.name, "agent"), _question_of(self._prompt), system=self._agent.system_prompt)
 
     def record(self, value: Any) -> None:
         """Record the output as the session's report."""
@@ -129,8 +134,7 @@ class _StrandsStep:
     """An op of a run."""
 
     def __init__(self) -> None:
-        where = context.here()
-        self._run = None if where is None else RUNS.get(where.session.builder)
+        self._run = _StrandsRun.here()
 
     def begin(self) -> None:
         """Begin the op, and note it as open in the run."""
@@ -178,7 +182,7 @@ class _GraphNode(_StrandsStep):
     def take(self, event: Any) -> None:
         """End the node as failed if its result says so; where that is an exception, it is raised next and ends the node."""
         result = event.get("node_result")
-        if result is not None and is_failed(result) and not isinstance(result.result, BaseException):
+        if result is not None and _is_failed(result) and not isinstance(result.result, BaseException):
             _NESTING.end(self, "failed", "what ran in it failed, or was cancelled")
 
 
@@ -274,7 +278,7 @@ class _InBackground:
         self._call.end(*(ended_by(error) if asked is None else ("ok", None)))
 
 
-async def _tool_runs(events: _Events, call: Any, result_event: Any) -> _Events:
+async def _tool_runs(events: Events, call: Any, result_event: Any) -> Events:
     """Yield the events of a tool that runs, or in its place the recorded result."""
     op = _op_of(call)
     given = None if op is None else _given(op)
@@ -334,6 +338,94 @@ def _changes(agent: Any) -> Any:
     if getattr(agent, "_background_tasks", None) is not None:
         state = {name: value for name, value in agent.state.get().items() if name != _BACKGROUND}
     return state, agent._deferred_cancel  # noqa: SLF001 - as above
+
+
+class _StrandsRun(StreamedRun):
+    """One run of an agent, a graph or a swarm."""
+
+    def __init__(self, name: str, source: Any) -> None:
+        self._how = _StrandsOutcome(self)
+        super().__init__(name, {}, self._how)
+        self.source = source
+        self.open: set[_StrandsStep] = set()
+        """Ops that are open in it: of a tool that is cancelled Strands may tell nothing more."""
+
+    def ended(self, status: Status, error: str | None) -> tuple[Status, str | None]:
+        """End the ops that are open in the run, and return how its session or turn ends."""
+        status, error = self._how.status(status, error)
+        for step in list(self.open):
+            step.end(*(LEFT if status == "ok" else (status, error)))
+        return status, error
+
+
+class _StrandsOutcome(RunOutcome):
+    """Finds the run's status and report in its last event."""
+
+    __slots__ = ("_is_cancelled", "_result", "_run")
+
+    def __init__(self, run: _StrandsRun) -> None:
+        super().__init__()
+        self._run = run
+        self._result: Any = None
+        self._is_cancelled = False
+
+    def note(self, event: Any) -> None:
+        """Look at an event: the last one has the result."""
+        result = event.get("result") if is_object(event) else None
+        if hasattr(result, "interrupts"):  # else it is the program's own, which events have as well
+            self._result = result
+            if getattr(result, "stop_reason", None) == "cancelled":  # else it stops in order, once its tools have answered
+                self._is_cancelled = self._run.source.cancel_signal.is_set()
+
+    def status(self, status: Status, error: str | None) -> tuple[Status, str | None]:
+        """Return how the run ends. Once the result is there it decides, also if the program closes the stream then."""
+        if self._result is None or status == "failed":
+            return status, error
+        if self._is_cancelled:
+            return "cancelled", "Agent.cancel() was called"
+        if _is_failed(self._result):
+            failures = [one.result for one in self._result.results.values() if isinstance(one.result, BaseException)]
+            return "failed", ended_by(failures[-1])[1] if failures else "a node of it failed, or a limit was reached"
+        return "ok", None
+
+    def report(self, session: Session) -> None:
+        """Record the result as the session's report."""
+        if (result := self._result) is None:
+            return
+        reason = getattr(result, "stop_reason", None) or result.status.value
+        if reason not in _IN_ORDER:
+            session.builder.set_title(attributes={"stop_reason": reason})
+        if not result.interrupts:
+            output = getattr(result, "structured_output", None)
+            report = text(result).removesuffix("\n") if output is None else dumped(output.model_dump)
+            session.builder.set_final_report(report, with_end=True)
+
+
+def _is_failed(result: Any) -> bool:
+    """Tell whether a graph's, a swarm's or a node's result says that it failed."""
+    return getattr(getattr(result, "status", None), "value", None) == "failed"
+
+
+def _name_of(given: Any, otherwise: str) -> str:
+    """Return the run's name: the given one, else in a session that of the graph's node around it, or *otherwise*; else the program's."""
+    if given not in _NO_NAMES:
+        return text(given)
+    where = context.here()
+    if where is None:
+        return program_name()
+    return text((where.op.bare.attributes.get("node") if where.op is not None else None) or otherwise)
+
+
+def _question_of(asked: Any) -> str | None:
+    """Return what the user asks: the text, or the texts of the blocks, of the last message, and of answers to interrupts."""
+    if isinstance(asked, str) or not is_list(asked):
+        return text_of(asked)
+    if asked and is_object(asked[-1]) and "role" in asked[-1]:
+        return _question_of(asked[-1].get("content"))
+    said = [
+        one.get("text") or (one["interruptResponse"].get("response") if "interruptResponse" in one else None) for one in objects_of(asked)
+    ]
+    return "\n".join(text(one) for one in said if one) or None
 
 
 class _StrandsModelCall(FrameworkCall):
