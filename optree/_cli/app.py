@@ -30,13 +30,13 @@ from optree._cli.commands.show import show
 from optree._cli.commands.status import status
 from optree._cli.commands.tree import tree
 from optree._cli.exporters import formats
-from optree._cli.screen import OutputError, complain, flush
+from optree._cli.screen import DAMAGED, OutputError, complain, flush
 from optree._tracing import health
 from optree._version import __version__
 from optree._visible import keep_going
 from optree.errors import BusyError, OptreeError, PathError, SetupError, StoreError
 
-OK, FAILED, USAGE, DAMAGED = 0, 1, 2, 3
+OK, FAILED, USAGE = 0, 1, 2
 
 
 class Commands(TyperGroup):

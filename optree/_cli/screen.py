@@ -16,9 +16,12 @@ from typing import Any
 import msgspec
 
 from optree._nodes import Totals
-from optree._visible import columns, one_line, visible, visible_json
+from optree._visible import coloured, columns, one_line, visible, visible_json
 from optree.errors import OptreeError
 from optree.redaction import redact
+
+DAMAGED = 3
+"""The exit code where what is there is damaged."""
 
 
 class Closed(io.TextIOBase):
@@ -130,6 +133,11 @@ def paint(style: str, text: str) -> str:
 def unpainted(_style: str, text: str) -> str:
     """Return the text as it is."""
     return text
+
+
+def painting() -> Callable[[str, str], str]:
+    """Return what gives a text its colour, where stdout shows colours."""
+    return paint if coloured(sys.stdout) else unpainted
 
 
 class OutputError(OptreeError):

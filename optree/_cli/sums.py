@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from optree._cli.screen import complain, figures, when, working
+from optree._cli.screen import DAMAGED, complain, figures, when, working
 from optree._clock import now_ms
 from optree._nodes import AccountingEntry, Tokens, Totals
 from optree._providers.amounts import MAX_COUNT, MAX_DOLLARS
@@ -23,7 +23,6 @@ from optree._values import is_object
 from optree.errors import NotFoundError, SetupError
 from optree.redaction import redact
 
-DAMAGED = 3
 MOST_LINES = 10
 """This many damaged lines are listed by their numbers."""
 SINCE_HELP = "Only what came since: a date (2025-11-30), a time, or a span (30m, 24h, 7d)."

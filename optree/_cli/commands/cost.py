@@ -9,7 +9,7 @@ import typer
 
 from optree._cli import sums
 from optree._cli.options import BillingFile, Json, SessionsDir, TxnOrNone, WholeRun, directory
-from optree._cli.screen import show, show_json, table
+from optree._cli.screen import DAMAGED, show, show_json, table
 from optree._cli.sessions import open_run, open_session, say_lost, say_run, settled
 from optree._cli.sums import Sum, SumLine
 from optree._store.ledger import Book
@@ -51,7 +51,7 @@ def cost(
         for loaded, _ in run.sessions:
             say_lost(loaded)
         entries = [entry for loaded, _ in run.sessions for entry in flatten(loaded.session).accounting]
-        book, scope, code = Book(entries), run.id, 0 if run.is_whole else sums.DAMAGED
+        book, scope, code = Book(entries), run.id, 0 if run.is_whole else DAMAGED
     elif all_sessions:
         settled(where)
         book = sums.read_ledger(where)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,13 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from optree._cli.options import Json, SessionsDir, TxnOrLast, complete_txn, directory
-from optree._cli.screen import line_of, paint, rounded, show, show_json, size, table, unpainted
+from optree._cli.screen import line_of, painting, rounded, show, show_json, size, table
 from optree._cli.sessions import open_session, say_lost
 from optree._store.files.unusable import usable
 from optree._syscalls import calls
 from optree._tree import Tree
 from optree._tree.totals import dollars
-from optree._visible import coloured
 from optree.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -56,7 +54,7 @@ def diff(
     if as_json:
         show_json(comparison)
     elif html is None:
-        style = paint if coloured(sys.stdout) else unpainted
+        style = painting()
         show(format_comparison(comparison, everything=everything, paint=style), fold=True)
     if exit_code and not comparison.same:
         raise typer.Exit(DIFFERENT)
@@ -104,7 +102,7 @@ def diff_context(
     if as_json:
         show_json({"txn": loaded.txn, "agent": agent, "totals": _totals(calls), "calls": shown})
         return
-    style = paint if coloured(sys.stdout) else unpainted
+    style = painting()
     lines = table(_HEAD, [_row(call) for call in shown], "   rrlrrrr") if shown else []
     for call in shown:
         if explained := _explained(call):

@@ -20,9 +20,8 @@ from optree._cli.exporters import OTEL, exporter_named, is_exporter
 from optree._cli.format_loss import lacking
 from optree._cli.options import Json, SessionsDir, WholeRun, complete_txn, directory, flags
 from optree._cli.program import command_line
-from optree._cli.screen import OutputError, complain, show, show_json, table, working
+from optree._cli.screen import DAMAGED, OutputError, complain, show, show_json, table, working
 from optree._cli.sessions import of_runs, open_session, say_lost
-from optree._cli.sums import DAMAGED
 from optree._formats import Format
 from optree._formats.installed import exporter_names, format_named
 from optree._store.files.lock import is_running

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path as FilePath
 from typing import Annotated, Any
 
@@ -24,7 +23,7 @@ from optree._cli.options import (
     place,
 )
 from optree._cli.program import command_line
-from optree._cli.screen import figures, paint, show, show_json, unpainted, when, working
+from optree._cli.screen import DAMAGED, figures, painting, show, show_json, when, working
 from optree._cli.sessions import Row, State, is_auto, open_session, resume_of, run_with, state_of, unfinished
 from optree._nodes import OperationNode, SessionNode, TurnNode
 from optree._store import resume_session
@@ -37,11 +36,10 @@ from optree._tracing.runtime import RUNTIME
 from optree._tree.path import Path
 from optree._tree.text import duration, format_totals, format_tree, seen_of, took
 from optree._values import decode
-from optree._visible import coloured, one_line
+from optree._visible import one_line
 from optree.errors import NotFoundError, OptreeError, SetupError
 from optree.redaction import redact
 
-DAMAGED = 3
 _ENDED = "its process had ended before: ended by optree load --end"
 _END_SECONDS = 60.0
 _SHOWN = 120
@@ -110,7 +108,7 @@ def _end(txn: str, where: Directory) -> None:
 
 
 def _show(loaded: Loaded, live: FilePath | None, others: list[Row], where: Directory) -> None:
-    style = paint if coloured(sys.stdout) else unpainted
+    style = painting()
     session, state = loaded.session, state_of(loaded.session, live)
     known_for = took(session, seen_of(session, live=state == "running"))
     least = "at least " if state == "interrupted" else ""

@@ -18,9 +18,8 @@ import typer
 
 from optree import _records as r
 from optree._cli.options import Json, SessionsDir, TxnOrLast, WholeRun, directory
-from optree._cli.screen import complain, flush, json_line, write
+from optree._cli.screen import DAMAGED, complain, flush, json_line, write
 from optree._cli.sessions import OpenedRun, find_node, open_run, open_session, resume_of, say_lost, say_run
-from optree._cli.sums import DAMAGED
 from optree._console import Line, LineOptions, LineRenderer
 from optree._nodes import SessionNode, Severity
 from optree._store.files.descriptors import open_regular

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from typing import Annotated
 
 import typer
 
 from optree._cli.options import Json, SessionsDir, directory
-from optree._cli.screen import paint, show, show_json, size, table, when, working
+from optree._cli.screen import painting, show, show_json, size, table, when, working
 from optree._cli.sessions import Row, check_directory, describe
 from optree._tree.totals import cost_cell, pico
-from optree._visible import coloured
 
 
 def ls(
@@ -48,10 +46,9 @@ def ls(
     cells = [(*_cells(row), *([firsts[row.run] if row.run in several else ""] if several else [])) for row in rows]
     columns = ("TXN", "AGENT", "STATE", "STARTED", "DURATION", "TOKENS", "COST", "SIZE", *(["RUN"] if several else []))
     head, *lines = table(columns, cells, "    rrrr")
-    if coloured(sys.stdout):
-        head = paint("title", head)
-        lines = [line.replace(f" {_state(row)} ", f" {paint(row.state, _state(row))} ", 1) for line, row in zip(lines, rows, strict=True)]
-    show("\n".join([head, *lines]), fold=True)
+    paint = painting()
+    lines = [line.replace(f" {_state(row)} ", f" {paint(row.state, _state(row))} ", 1) for line, row in zip(lines, rows, strict=True)]
+    show("\n".join([paint("title", head), *lines]), fold=True)
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -12,10 +11,9 @@ import typer
 
 from optree._cli.options import Json, SessionsDir, WholeRun, directory
 from optree._cli.options import complete_txn as _complete
-from optree._cli.screen import complain, paint, show, show_json, unpainted, working
+from optree._cli.screen import DAMAGED, complain, painting, show, show_json, working
 from optree._cli.sessions import open_run, open_session, say_lost, say_run
 from optree._store.reading.recovery import Loaded
-from optree._visible import coloured
 from optree.errors import NotFoundError, SetupError
 from optree.redaction import redact
 
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
     from optree.conversation.viewer import SessionViewer
     from optree.conversation.views.sections import Ask
 
-DAMAGED = 3
 NOT_A_TERMINAL = 100
 """Columns where the output is not a terminal."""
 _OF_A_MESSAGE = ("flow", "references", "during")
@@ -203,4 +200,4 @@ def _shown(viewer: SessionViewer, asked: _Question, form: MessageFormat) -> str:
     if form is MessageFormat.MD:
         return to_markdown(listing)
     width = shutil.get_terminal_size((NOT_A_TERMINAL, 24)).columns
-    return to_text(listing, width, paint if coloured(sys.stdout) else unpainted)
+    return to_text(listing, width, painting())

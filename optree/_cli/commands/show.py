@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated, Any
@@ -12,7 +11,7 @@ import typer
 from msgspec import UNSET, Raw, UnsetType
 
 from optree._cli.options import Json, SessionsDir, Txn, directory
-from optree._cli.screen import paint, show_json, unpainted, when
+from optree._cli.screen import painting, show_json, when
 from optree._cli.screen import show as show_text
 from optree._cli.sessions import Node, find_node, open_session, say_lost, state_of
 from optree._console import resolved
@@ -23,7 +22,6 @@ from optree._tree.text import branches, format_end, seen_of
 from optree._tree.totals import cost_said, has_unknown_cost, tokens_said
 from optree._tree.walk import ops_beneath
 from optree._values import decode, is_list, is_object
-from optree._visible import coloured
 from optree.redaction import redact
 
 _TEXTS = frozenset({"text", "output_text", "input_text", "summary_text", "reasoning_text"})
@@ -56,7 +54,7 @@ def show(
             {"txn": loaded.txn, "path": label, "type": _type(node), "agentId": session.agent_id, "node": _plain(node, loaded.tree.pool)}
         )
         return
-    style = paint if coloured(sys.stdout) else unpainted
+    style = painting()
     running = state_of(loaded.session, live) == "running"
     seen = seen_of(loaded.session, live=running)
     lines = [f"{style('path', label or '(root)')} {_title(node, session)}{format_end(node, seen, style)}"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,13 +9,12 @@ import typer
 
 from optree._cli import sums
 from optree._cli.options import Json, SessionsDir, TxnOrLast, WholeRun, directory
-from optree._cli.screen import paint, show, show_json, unpainted
+from optree._cli.screen import DAMAGED, painting, show, show_json
 from optree._cli.sessions import open_run, open_session, say_lost, say_run, state_of
 from optree._nodes import SessionNode
 from optree._store.reading.recovery import Loaded
 from optree._tree.text import format_tree
 from optree._tree.walk import flatten, walk_sessions
-from optree._visible import coloured
 
 
 def tree(
@@ -40,7 +38,7 @@ def tree(
             show_json({"run": run.id, "sessions": [_plain(*opened, depth) for opened in run.sessions]})
         else:
             show("\n\n".join(f"session {opened[0].txn}\n{_text(*opened, depth)}" for opened in run.sessions), fold=True, redacted=True)
-        raise typer.Exit(0 if run.is_whole else sums.DAMAGED)
+        raise typer.Exit(0 if run.is_whole else DAMAGED)
     opened = open_session(txn, where)
     if as_json:
         show_json(_plain(*opened, depth))
@@ -61,7 +59,7 @@ def _text(loaded: Loaded, live: Path | None, depth: int | None) -> str:
     credited = sums.credit_lines(sums.readable(flatten(loaded.session).accounting)[0])
     _prune(loaded.session, depth)
     running = state_of(loaded.session, live) == "running"
-    text = format_tree(loaded.session, live=running, paint=paint if coloured(sys.stdout) else unpainted)
+    text = format_tree(loaded.session, live=running, paint=painting())
     return "\n".join([text, *credited])
 
 
