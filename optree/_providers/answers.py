@@ -284,7 +284,7 @@ class Assembly:
         content = numbered(self.answer.setdefault("output", {"message": {"role": "assistant", "content": []}})["message"], "content")
         if kind in ("messageStop", "metadata"):
             self.answer |= members
-        block = content.at(members["contentBlockIndex"], {}) if "contentBlockIndex" in members else {}
+        block: dict[str, Any] = content.at(members["contentBlockIndex"], {}) if "contentBlockIndex" in members else {}
         if kind == "contentBlockStop":
             close(object_of(block.get("toolUse")))
         return merge_converse(block, object_of(members.get("start") or members.get("delta")))

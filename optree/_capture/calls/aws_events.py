@@ -43,7 +43,7 @@ def event_in(frame: bytes, loads: Any) -> Any:
     payload = frame[begin:-_SUM_BYTES]
     if told.get(":message-type") == "error":
         return {"error": {"code": told.get(":error-code"), "message": told.get(":error-message")}}
-    said = loads(payload) if payload else {}
+    said: Any = loads(payload) if payload else {}
     if told.get(":message-type") == "exception":
         return {"error": {"code": told.get(":exception-type"), **(said if is_object(said) else {})}}
     kind = told.get(":event-type")

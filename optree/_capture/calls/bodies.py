@@ -41,7 +41,15 @@ class Body:
 
     def __init__(self, content_type: str, encoding: str) -> None:
         kind = content_type.partition(";")[0].strip().lower()
-        self._read = Body._lines if kind.endswith("ndjson") else _READ.get(kind, Body._document)
+        self._read = (
+            Body._events
+            if kind == "text/event-stream"
+            else Body._frames
+            if kind == AWS_EVENTS
+            else Body._lines
+            if kind.endswith("ndjson")
+            else Body._document
+        )
         self.is_stream = self._read is not Body._document
         self.flaw: str | None = None
         """What was not read, of which there may be more."""
@@ -308,5 +316,3 @@ _UNPACKERS: Final[dict[str, Callable[[], _Unpacker]]] = {
     "br": _Brotli,
     "zstd": _zstd,
 }
-_READ: Final = {"text/event-stream": Body._events, AWS_EVENTS: Body._frames}  # noqa: SLF001 - of this module
-"""How bodies of these content types are read."""
