@@ -14,7 +14,7 @@ end_by_interrupts()
 refuse_the_other_optree(__file__)
 
 from optree._builder import Op, SessionTreeBuilder, Turn  # noqa: E402 - the guard must come first
-from optree._capture import instrument, uninstrument  # noqa: E402
+from optree._capture import instrument, instrument_client, uninstrument, uninstrument_client  # noqa: E402
 from optree._nodes import AccountingEntry, LogEntry, Message, OperationNode, SessionNode, Totals, TurnNode  # noqa: E402
 from optree._store import Damage, Directory, Loaded  # noqa: E402
 from optree._tracing import (  # noqa: E402
@@ -93,6 +93,7 @@ __all__ = [
     "format_tree",
     "health",
     "instrument",
+    "instrument_client",
     "llm",
     "load",
     "session",
@@ -100,6 +101,7 @@ __all__ = [
     "tool",
     "turn",
     "uninstrument",
+    "uninstrument_client",
     "walk_ops",
     "walk_sessions",
     "wrap",

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from optree._builder.guard import FAULTS
 from optree._interrupts import new_rlock, pass_on
@@ -24,7 +24,9 @@ from optree._tracing.runtime import RUNTIME
 from optree._values import own_members
 from optree.errors import SetupError
 
-__all__ = ["instrument", "uninstrument"]
+__all__ = ["instrument", "instrument_client", "uninstrument", "uninstrument_client"]
+
+C = TypeVar("C")
 
 
 class Library(NamedTuple):
@@ -341,6 +343,40 @@ def uninstrument() -> None:
             _take_out(made)
         _hooked.clear()
     PRICES.captures(on=False)
+
+
+def instrument_client(client: C) -> C:
+    """Record the calls of models that one client makes from now on; nothing else in the program is hooked. A second call adds nothing.
+
+    ```python
+    import httpx
+    import optree
+
+    client = optree.instrument_client(httpx.Client())
+    ```
+
+    Args:
+        client: A client of httpx or httpx2, synchronous or asynchronous, or an SDK's that has one, as OpenAI's, Anthropic's and Groq's.
+            To other SDKs a client of the program's own is given, where they take one (``http_client=…``).
+
+    Returns:
+        The same client. It is of a subclass now, which has its class's name.
+
+    Raises:
+        SetupError: It is none of these.
+    """
+    from optree._capture.clients import httpx
+
+    httpx.instrument_client(client)
+    PRICES.captures(on=True)
+    return client
+
+
+def uninstrument_client(client: object) -> None:
+    """Record nothing more of what a client sends, unless `instrument` has hooked all. Raises `SetupError` as `instrument_client` does."""
+    from optree._capture.clients import httpx
+
+    httpx.uninstrument_client(client)
 
 
 def _take_out(made: list[tuple[Any, str, Any, Any]]) -> None:

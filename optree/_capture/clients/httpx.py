@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import builtins
 import functools
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from http import HTTPStatus
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 from weakref import ref
 
 from optree._capture.calls.background import Retrieval
@@ -20,7 +21,12 @@ from optree._capture.hooks import Hook, IsOn, await_within, run_within
 from optree._capture.replay import ACTIVE
 from optree._capture.replay.answering import NO_ANSWER, StoredReply
 from optree._tracing.faults import guarded
+from optree.errors import SetupError
 
+_SDK_CLIENTS: Final = ("SyncAPIClient", "AsyncAPIClient")
+"""What Stainless calls the classes of clients that it generates."""
+_MARK: Final = "_optree_recorded"
+"""A member of a class that `_recorded` has made: the one that it stands in the place of."""
 _sending: dict[int, ref[_Sending]] = {}
 """By id, requests that are being sent, and by that of their bodies: a hook that another library's is put around, and one around that, see
 each once, and so do those of two clients of which one sends through the other."""
@@ -28,24 +34,65 @@ each once, and so do those of two clients of which one sends through the other."
 
 def http_client(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook httpx or httpx2 where requests are sent: all its ways, and all SDKs on it, come by there. Nothing is done if not *is_on*."""
-    sync = type("Noted", (Noted, module.SyncByteStream), {})  # httpx asks for its class
-    awaited = type("Noted", (Noted, module.AsyncByteStream), {})
-    return [
-        (module.Client, "send", run_within(module.Client.send, functools.partial(_send, module, sync, is_on))),
-        (module.AsyncClient, "send", await_within(module.AsyncClient.send, functools.partial(_send, module, awaited, is_on))),
-    ]
+    return [(kind, "send", _send_of(kind, module, is_on)) for kind in (module.Client, module.AsyncClient)]
 
 
 def sdk_client(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook a client as Stainless generates it (OpenAI, Anthropic, Groq and others): all that one of its calls sends is one op's."""
+    return [(kind, "request", _request_of(kind, is_on)) for kind in (module.SyncAPIClient, module.AsyncAPIClient)]
 
-    def watching(*_args: Any, **_kwargs: Any) -> ClientCall | None:
-        return ClientCall() if is_on() else None
 
-    return [
-        (module.SyncAPIClient, "request", run_within(module.SyncAPIClient.request, watching)),
-        (module.AsyncAPIClient, "request", await_within(module.AsyncAPIClient.request, watching)),
-    ]
+def _send_of(kind: Any, module: ModuleType, is_on: IsOn) -> Callable[..., Any]:
+    """Return what stands in the place of `send` of a client's class."""
+    is_awaited = issubclass(kind, module.AsyncClient)
+    streams = module.AsyncByteStream if is_awaited else module.SyncByteStream
+    noted = type("Noted", (Noted, streams), {})  # httpx asks for its class
+    return (await_within if is_awaited else run_within)(kind.send, functools.partial(_send, module, noted, is_on))
+
+
+def _request_of(kind: Any, is_on: IsOn) -> Callable[..., Any]:
+    """Return what stands in the place of `request` of an SDK's client's class."""
+    is_awaited = any(one.__name__ == _SDK_CLIENTS[1] for one in kind.__mro__)
+    return (await_within if is_awaited else run_within)(kind.request, lambda *_args, **_kwargs: ClientCall() if is_on() else None)
+
+
+def instrument_client(client: Any) -> None:
+    """Record what one client sends, of httpx, httpx2 or an SDK that is built on them. Raises `SetupError` for others."""
+    sending, module = _sending_client(client)
+    kind = client.__class__
+    if any(one.__name__ in _SDK_CLIENTS for one in kind.__mro__) and not hasattr(kind, _MARK):
+        client.__class__ = _recorded(kind, None)
+    kind = sending.__class__
+    if not hasattr(kind, _MARK):
+        sending.__class__ = _recorded(kind, module)
+
+
+def uninstrument_client(client: Any) -> None:
+    """Let nothing more be recorded of what one client sends."""
+    for one in (client, _sending_client(client)[0]):
+        if (kind := getattr(one, _MARK, None)) is not None:
+            one.__class__ = kind
+
+
+@functools.cache
+def _recorded(kind: Any, module: ModuleType | None) -> type[Any]:
+    """Return a subclass of a client's class, of the same name, whose calls of models are recorded; without *module* an SDK's."""
+    hooked = {"request": _request_of(kind, _always)} if module is None else {"send": _send_of(kind, module, _always)}
+    return type(kind.__name__, (kind,), {**hooked, "__module__": kind.__module__, "__qualname__": kind.__qualname__, _MARK: kind})
+
+
+def _always() -> bool:
+    return True
+
+
+def _sending_client(client: Any) -> tuple[Any, ModuleType]:
+    """Return the client of httpx or httpx2 that one sends by, and that package."""
+    for one in (client, getattr(client, "_client", None)):
+        for module in filter(None, map(sys.modules.get, ("httpx", "httpx2"))):
+            if isinstance(one, (module.Client, module.AsyncClient)):
+                return one, module
+    kind = client.__class__
+    raise SetupError(f"a {kind.__module__}.{kind.__qualname__} is no client of httpx or httpx2, nor an SDK's that sends by one")
 
 
 def _send(
