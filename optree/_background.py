@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from optree._interrupts import WeakMembers, pass_on
 from optree._syscalls import calls
-from optree._threads import PREFIX, TASKS, BackgroundThread, have_tasks_come, without_signals
+from optree._threads import IS_PATCHED, PREFIX, BackgroundThread, is_patched_since, without_signals
 
 PAUSE_SECONDS = 0.05
 """Between a fault and the next try: one that comes again at once must not take a processor."""
@@ -374,8 +374,8 @@ def _nothing_of(_error: BaseException) -> None:
 
 
 def _before_fork() -> None:
-    is_task = TASKS or have_tasks_come()  # the thread that it is in is the child's main one
-    _forks_by_thread[get_ident()] = _forked_by_thread or (not is_task and get_ident() != threading.main_thread().ident)
+    is_greenlet = IS_PATCHED or is_patched_since()  # the thread that it is in is the child's main one
+    _forks_by_thread[get_ident()] = _forked_by_thread or (not is_greenlet and get_ident() != threading.main_thread().ident)
 
 
 def _after_fork_in_parent() -> None:

@@ -140,7 +140,7 @@ _RLock: Any = type("RLock", (_thread.RLock,), {"__enter__": _enter})
 
 
 RLock: Final[Any] = type(threading.RLock())
-"""What it was when this was imported. gevent and eventlet may put another in its place, by which their tasks wait: threads cannot."""
+"""What it was when this was imported. gevent and eventlet may patch it later to one by which greenlets wait, and threads cannot."""
 
 
 def new_rlock() -> threading.RLock:

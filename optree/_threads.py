@@ -1,7 +1,7 @@
-"""Threads beside the program's, and what becomes of them where gevent or eventlet put tasks in the place of threads.
+"""Optree's threads, also where gevent or eventlet monkey-patch `threading`, so that what it starts are greenlets.
 
-If they do so before optree is imported, its threads are tasks too, and so is all that these wait by. If they do so later, optree goes on
-with threads: what it has imported waits in the way of threads, and would hold up all tasks.
+If they patch before optree is imported, its threads are greenlets, and the locks that it uses are theirs. If they patch later, optree goes
+on with threads: the locks that it has imported hold up a whole thread, with all greenlets in it.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from optree._syscalls import calls
 
 PREFIX: Final = "optree-"
 """What the names of optree's threads begin with."""
-TASKS: Final = not isinstance(start_new_thread, BuiltinFunctionType)
-"""True if there were tasks in the place of threads before this was imported."""
-without_signals: Final[Callable[[Callable[[], object]], object]] = (lambda start: start()) if TASKS else calls.with_signals_blocked
-"""Starts a thread that is given no signals of the process; a task runs in the thread that starts it, whose signals stay as they are."""
+IS_PATCHED: Final = not isinstance(start_new_thread, BuiltinFunctionType)
+"""True if `threading` was patched before this was imported: what it starts are greenlets."""
+without_signals: Final[Callable[[Callable[[], object]], object]] = (lambda start: start()) if IS_PATCHED else calls.with_signals_blocked
+"""Starts a thread that is given no signals of the process; a greenlet is in the thread that starts it, whose signals stay as they are."""
 
 
-def have_tasks_come() -> bool:
-    """Tell whether there are tasks in the place of threads since this was imported."""
+def is_patched_since() -> bool:
+    """Tell whether `threading` was patched after this was imported."""
     starts = getattr(threading, "_start_joinable_thread", None) or getattr(threading, "_start_new_thread", None)
-    return not (TASKS or isinstance(starts, BuiltinFunctionType))
+    return not (IS_PATCHED or isinstance(starts, BuiltinFunctionType))
 
 
 class BackgroundThread(threading.Thread):
@@ -37,8 +37,8 @@ class BackgroundThread(threading.Thread):
     def __init__(self, work: Callable[..., object], name: str, *arguments: object) -> None:
         """Make a thread that calls *work* once it is started."""
         super().__init__(target=work, args=arguments, name=PREFIX + name, daemon=True)
-        self._runs = allocate_lock() if have_tasks_come() else None
-        """Locked while it runs, of a thread that is no task though `threading` starts tasks."""
+        self._runs = allocate_lock() if is_patched_since() else None
+        """Locked while it runs, if `threading` is patched and it is a thread all the same; else None."""
 
     def start(self) -> None:
         """Start it. Raises `RuntimeError` if there can be no more threads."""
@@ -71,7 +71,7 @@ class BackgroundThread(threading.Thread):
 
 
 def _begin_hub() -> None:
-    """Let this thread's tasks have what runs them: two threads that begin theirs at once, as they first sleep, wait for each other."""
+    """Make the hub that runs this thread's greenlets: two threads that make theirs at once, as they first sleep, wait for each other."""
     with suppress(Exception):
         if (gevent := sys.modules.get("gevent")) is not None:
             gevent.get_hub()

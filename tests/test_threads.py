@@ -1,4 +1,4 @@
-"""Optree's threads where others have put tasks in the place of threads."""
+"""Optree's threads where gevent or eventlet patch `threading`, so that what it starts are greenlets."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ NEEDED = os.environ.get("CI") and sys.version_info < (3, 15)  # for which they h
 FAMILIES = {
     "gevent": "from gevent import monkey; monkey.patch_all(); import gevent; run = lambda work: gevent.spawn(work).join()",
     "eventlet": "import eventlet; eventlet.monkey_patch(); run = lambda work: eventlet.spawn(work).wait()",
-    # What is started as a thread is a task that gets no turn, since nothing here waits in the way of tasks.
+    # What is started as a thread is a greenlet that gets no turn, since nothing here waits as greenlets do.
     "none runs": "import threading as t; t._start_new_thread = t._start_joinable_thread = lambda *_, **__: 0; run = lambda work: work()",
 }
 WORK = """
@@ -46,7 +46,7 @@ run(work)
 
 
 def output(family, program, tmp_path, *, comes_later):
-    """Return what a program prints that puts tasks in the place of threads, before it imports optree or *comes_later*."""
+    """Return what a program prints that patches `threading`, before it imports optree or, with *comes_later*, after."""
     if family in LIBRARIES and find_spec(family) is None and not NEEDED:
         pytest.skip(f"{family} is not installed here: pip install {family}")
     lines = ["import optree", FAMILIES[family]] if comes_later else [FAMILIES[family], "import optree"]
@@ -59,21 +59,21 @@ def output(family, program, tmp_path, *, comes_later):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_tasks_that_come_later(tmp_path, family):
-    """A program that has tasks in the place of threads only after it imported optree runs on, and its sessions are saved while it does."""
+def test_greenlets_that_come_later(tmp_path, family):
+    """A program that patches only after it imported optree runs on, and its sessions are saved while it does."""
     assert ["True"] * 3 == output(family, WORK, tmp_path, comes_later=True)
 
 
 @pytest.mark.parametrize("family", LIBRARIES)
-def test_tasks_that_were_there(tmp_path, family):
-    """One that had them before has all that it recorded saved."""
+def test_greenlets_that_were_there(tmp_path, family):
+    """One that patches before has all that it recorded saved."""
     assert ["True"] * 3 == output(family, WORK, tmp_path, comes_later=False)
 
 
 @pytest.mark.parametrize("comes_later", [False, True])
 @pytest.mark.parametrize("family", LIBRARIES)
-def test_a_fork_in_a_task(tmp_path, family, comes_later):
-    """What a task forks is not ended by optree: it does its work, and ends as it wants."""
+def test_a_fork_in_a_greenlet(tmp_path, family, comes_later):
+    """What a greenlet forks is not ended by optree: it does its work, and ends as it wants."""
     assert ["done", "3"] == output(family, FORK, tmp_path, comes_later=comes_later)
 
 

@@ -25,7 +25,7 @@ from optree.redaction import redact
 WAIT_SECONDS = 0.25
 """The longest that a caller waits for another thread's write; after it the record stays queued for that thread."""
 _LOOK_SECONDS = 2.0
-"""Sessions that are open are looked at more often than that."""
+"""A wait in vain that begins later than this after the last one is for another write: in each open session one is tried each second."""
 STUCK_SECONDS = 1.0
 """After a wait in vain, steps of other threads do not wait at all for this long."""
 PERIOD_SECONDS = 0.004
@@ -252,7 +252,7 @@ class Stream:
 
     @property
     def stuck_for(self) -> float:
-        """For how many seconds the thread that delivers has waited for the disk, of which another knows; 0 if none does."""
+        """For how many seconds the thread that delivers has waited for the disk, as far as another has noticed; 0 if it does not."""
         if not self._stuck_since:
             return 0.0
         since, lock = self._stuck_since, self._lock
@@ -264,7 +264,7 @@ class Stream:
 
     @property
     def stuck(self) -> int:
-        """Records that wait behind that thread, whose calls have returned."""
+        """How many records wait behind that thread though their calls have returned."""
         return len(self._queue) if self._queue and self.stuck_for else 0
 
     def unsubscribe(self, taker: Taker) -> None:
@@ -325,7 +325,7 @@ class Stream:
                 self._lock = RLock()
                 return self.enter()
             now = monotonic()
-            if now > self._stuck_until + _LOOK_SECONDS:  # else the same as before
+            if now > self._stuck_until + _LOOK_SECONDS:  # else it is for the same one
                 self._stuck_since = now - WAIT_SECONDS
             self._stuck_until = now + STUCK_SECONDS
         self.late += 1
