@@ -118,7 +118,7 @@ class Assembly:
         """The answer so far, in its provider's form, but for texts; see `whole`."""
         self.provider: str | None = None
         self.is_told = False
-        """True once a chunk of OpenAI's chat or completions has told what all of it took: behind all choices."""
+        """True once a chunk of OpenAI's chat or completions has the usage of the whole stream: it comes behind all choices."""
         self._take: Callable[[dict[str, Any]], Piece | None] | None = None
 
     def take(self, chunk: object, *, decoded: bool = False) -> Piece | None:

@@ -1,4 +1,4 @@
-"""The parts of a streamed answer that its pieces add up to: texts, items by their numbers, messages, blocks and tool calls."""
+"""What the pieces of a streamed answer add up to: texts, items by their indexes, messages, blocks and tool calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from optree._values import MAX_ITEMS, MAX_TEXT, decode, is_list, is_object, obje
 _MOST_PIECES: Final = 1000
 """Of a streamed text, before they are joined: each text object takes more memory than its characters."""
 _IN_PIECES: Final = frozenset({"arguments", "transcript", "text", "summary", "data"})
-"""Texts in members of a message that come in pieces."""
+"""Members whose texts come in pieces, of the objects that a message has."""
 
 
 class Piece(NamedTuple):
@@ -25,7 +25,7 @@ class Piece(NamedTuple):
 
 
 class Numbered(list[Any]):
-    """Items in the order of the numbers that a stream gives them, which need not begin with 0, nor come in that order."""
+    """Items in the order of the indexes that a stream gives them, which need not begin with 0, nor come in that order."""
 
     __slots__ = ("_numbers",)
 
@@ -34,7 +34,7 @@ class Numbered(list[Any]):
         self._numbers = list(range(len(self)))
 
     def at(self, number: int | None, new: dict[str, Any]) -> Any:
-        """Return the item of that number, made of *new* if it is not there; None: behind the last one."""
+        """Return the item of that index, made of *new* if it is not there; without an index a new one behind the last."""
         numbers = self._numbers
         if number is None:
             number = numbers[-1] + 1 if numbers else 0
@@ -48,7 +48,7 @@ class Numbered(list[Any]):
 
 
 def numbered(holder: dict[str, Any], name: str) -> Numbered:
-    """Return the list that is a member of *holder*, whose items are reached by their numbers."""
+    """Return the list that is a member of *holder*, whose items are found by their indexes."""
     held = holder.get(name)
     if type(held) is not Numbered:
         made = holder[name] = Numbered(held if is_list(held) else ())
@@ -89,7 +89,7 @@ def append(holder: dict[str, Any], name: str, piece: str) -> None:
 
 
 def extend(holder: dict[str, Any], name: str, items: list[Any]) -> None:
-    """Add to a list that is a member of *holder*; an item of the number and type of the last one is more of that, as OpenRouter has it."""
+    """Add to a list that is a member of *holder*; an item of the last one's index and type is more of that, as OpenRouter has it."""
     held: list[Any] = holder.setdefault(name, [])
     for item in items:
         last: Any = held[-1] if held else None

@@ -35,7 +35,7 @@ _State = tuple[int, int, int, bool]
 
 
 class Journals:
-    """Forces them to the disk; for any thread."""
+    """Forces a session's journals to the disk; for any thread."""
 
     def __init__(
         self, own: Journal, system: OS, *, others: bool, fault: Callable[[OSError], object], forced: Callable[[], object] = lambda: None
@@ -64,7 +64,7 @@ class Journals:
         return (not self._others or self._sync_others(gone=gone)) and done
 
     def sync_own(self) -> bool:
-        """Do so for one's own."""
+        """Wait so for the process's own journal."""
         before = self._own.forced
         done = self._own.sync()
         if self._own.forced != before:

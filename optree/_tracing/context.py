@@ -142,13 +142,13 @@ def leave(scope: Scope, outermost: Scope | None = None) -> None:
 
 
 def follow(op: Op) -> None:
-    """Tell other tracers that this thread and task does the work of *op*, which is no scope of the program's."""
+    """Make the span of *op*, which is no block of the program's, OpenTelemetry's current one in this thread and task."""
     if follower is not None:
         follower.enter(op.builder.txn, op.path)
 
 
 def unfollow(op: Op) -> None:
-    """Tell them that it no longer does."""
+    """Make the span that was current before `follow` the current one again."""
     if follower is not None:
         follower.leave(op.builder.txn, op.path)
 

@@ -197,7 +197,7 @@ class ModelResult(OpResult):
         return answer.get("status") == "in_progress" and not answer.get("output") and answer.get("background") is not True
 
     def _tells_less(self, status: Status) -> bool:
-        """Tell whether what a stream says it took is not all: it ended before it told that, by an error or, as of a proxy, without one."""
+        """Tell whether a stream's usage is not all of it: it ended before that was told, by an error or, as behind a proxy, without one."""
         if not self._is_partial:
             return False
         return status != "ok" or not (self.is_over or (self._assembly is not None and self._assembly.answer.get("type") == "ai"))

@@ -1,4 +1,4 @@
-"""A transcript's lines of JSON, each an object, what is wrong with them, and what is in them."""
+"""A transcript's lines of JSON, each an object, what is wrong with them, and values and members of JSON."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def parsed(value: Any) -> Any:
 
 
 def member(value: Any, *names: str) -> Any:
-    """Return an object's member of the first name, of that one's the member of the next, and so on; None where there is none."""
+    """Return the member of an object that a path of *names* leads to; None where there is none."""
     for name in names:
         value = value.get(name) if is_object(value) else None
     return value

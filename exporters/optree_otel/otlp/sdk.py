@@ -165,7 +165,7 @@ def _adapter(exporter: Any, destination: Destination) -> ExporterAdapter:
 
 
 class _Taker:
-    """What of the SDK spans are handed to: flushed, shut down and named alike."""
+    """An exporter or processor of the SDK, which is given spans: flushed, shut down and named alike."""
 
     def __init__(self, taker: Any) -> None:
         self._taker = taker

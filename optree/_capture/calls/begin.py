@@ -1,4 +1,4 @@
-"""Requests that are about to be sent: which call of a model each is an attempt of; and what records one while a client sends it."""
+"""Requests that are about to be sent: which call of a model each is an attempt of; what watches one being sent, and its answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of an attempt beside its request and answer: when its pieces came; its limits; where calls are traced, lines of HTTP."""
+"""Details of an attempt of a captured call: when its stream's bytes came, a refusal's limits, and, with `trace_llm`, log lines of HTTP."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Headers = Collection[tuple[bytes, bytes]]
 
 
 class Details:
-    """Those of one attempt."""
+    """What is told of one attempt beside its request and its answer."""
 
     __slots__ = ("_began", "_count", "_every", "_first", "_headers", "_is_kept", "_is_traced", "_kinds", "_op", "_points")
 
@@ -39,8 +39,9 @@ class Details:
         self._headers: Headers = ()
         self._is_traced = self._is_kept = False
         self._first: float | None = None
-        """After how many seconds the first piece of the answer came."""
+        """The value of `FIRST_CHUNK`."""
         self._points: list[tuple[float, int]] = []
+        """The value of `TIMELINE`."""
         self._count, self._every = 0, 1
         """How many times pieces were read, and of how many of these one has a point."""
         self._kinds: Counter[str] | None = None
@@ -64,7 +65,7 @@ class Details:
             self._first = came - self._began
 
     def keep(self, **more: Any) -> None:
-        """Give the op what is not kept yet."""
+        """Set the attributes that are known by now, and those of *more*, on the op; the time to the first chunk once."""
         if self._first is not None and not self._is_kept:
             self._is_kept = True
             if FIRST_CHUNK not in self._op.bare.attributes:  # the program may have said it

@@ -290,10 +290,10 @@ def respond(op: Op, value: Any) -> None:
 
 
 class CallNode:
-    """One call of a function, as a node: a `Watch`. What differs is how it begins, and what is recorded of its value."""
+    """One call of a framework's function, as a node: a `Watch`. Subclasses say how the node begins, and what of the value is recorded."""
 
     nesting: Nesting
-    """Where the node is open, by this."""
+    """The nodes that are open; this one is found there by the object itself."""
 
     def begin(self) -> None:
         """Begin the node."""

@@ -20,7 +20,7 @@ Events = AsyncGenerator[Any, Any]
 
 
 class StreamedRun:
-    """One run."""
+    """One run; a subclass is a framework's."""
 
     def __init__(self, agent: str, attributes: Mapping[str, Any], outcome: RunOutcome) -> None:
         self.agent, self.attributes, self.outcome = agent, attributes, outcome
@@ -49,7 +49,7 @@ class StreamedRun:
 
 
 class RunOutcome(Result):
-    """What a run comes to, by its events, of which none is kept."""
+    """The result of a run's session: a subclass finds the report in the events, of which none is kept."""
 
     __slots__ = ("session",)
 

@@ -1,6 +1,6 @@
 """From disk to a tree: the snapshot, then each journal's tail, folded; and what could not be read of them.
 
-Recovery never changes a byte that is there.
+Recovery never changes a byte that is there. While a large tree is built Python's garbage collector is off.
 """
 
 from __future__ import annotations

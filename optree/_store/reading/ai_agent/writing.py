@@ -1,9 +1,9 @@
-"""Versions 1 and 2: one JSON document, member for member as the original writes it, with what a file had that the tree came from.
+"""Versions 1 and 2: one JSON document, member for member as the original writes it, with the rest of the file that the tree came from.
 
-Each `*_block` gives a node without what is below it, and without that rest: reading compares a file's blocks with these. The rest is kept
-when a file is read, among the node's attributes (of a log line: its details) under `AS_TOLD`: ``{"members": {…}, "without": [pointers]}``,
-members that differ from what the fields alone would give, and (as JSON pointers) members that the fields would give and the file does not
-have.
+The rest is what a file has beside the fields of its nodes. It is kept when the file is read, among a node's attributes (of a log line: its
+details) under `AS_TOLD`: ``{"members": {…}, "without": [pointers]}``, members that differ from what the fields alone would give, and (as
+JSON pointers) members that the fields would give and the file does not have. Each `*_block` gives a node without what is below it, and
+without its rest: reading compares a file's blocks with these.
 """
 
 from __future__ import annotations
