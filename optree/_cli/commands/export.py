@@ -185,7 +185,7 @@ def _write(txns: list[str], where: Directory, to: str, writing: Writing, *, as_j
                 if live is not None and is_running(live):
                     complain(f"session {loaded.txn} is running: written is what there is so far")
                 if loaded.txn in done:
-                    complain(f"{txn} is left out: session {loaded.txn} was named before, and one file is all that can have its name")
+                    complain(f"{txn} is left out: it is session {loaded.txn}, which was named before")
                 else:
                     done[loaded.txn] = export_to_file(loaded, writing, several=len(txns) > 1)
                     _tell(done[loaded.txn], to)
