@@ -43,7 +43,7 @@ def test_figures_tell_their_process():
 
 
 def test_no_thread_starts_in_a_fork(tmp_path):
-    """A child that has done nothing yet has one thread: it may be another program soon, and gevent would run the parent's greenlets in it."""
+    """A child that has done nothing yet has one thread: it may be another program soon, and gevent would run greenlets of the parent."""
     code = """
 import os, sys, threading, warnings
 warnings.simplefilter("ignore")
