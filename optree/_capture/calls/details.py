@@ -73,8 +73,10 @@ class Details:
         if more:
             self._op.builder.set_op(self._op, **more)
 
-    def reads(self, came: float, size: int) -> None:
-        """Take that pieces of a stream are read, of which the first came at a monotonic time: *size* bytes in all by now."""
+    def reads(self, came: float | None, size: int) -> None:
+        """Take that pieces of a stream are read, of which the first came at a monotonic time, if it is known: *size* bytes by now."""
+        if came is None:
+            return
         self._count += 1
         if self._count % self._every == 0:
             self._points.append((round(came - self._began, 3), size))
@@ -82,9 +84,9 @@ class Details:
             self._points = self._points[1::2]
             self._every *= 2
 
-    def event(self, value: Any, came: float) -> None:
+    def event(self, value: Any, came: float | None) -> None:
         """Take an event of a stream."""
-        if self._first is None and _has_answer(value):
+        if came is not None and self._first is None and _has_answer(value):
             self.begins(came)
         if self._is_traced:
             kinds = self._kinds = Counter() if self._kinds is None else self._kinds

@@ -63,8 +63,8 @@ class Exchange:
     """True once no more of it is recorded, and until its begin is."""
     _asked = _is_advancing = False
     _status = _number = _noted = _read_to = 0
-    _came = 0.0
-    """The monotonic time at which the first of the pieces came that are read next."""
+    _came: float | None = None
+    """The monotonic time at which the first of the pieces came that are read next; None of a body that the client has read itself."""
     _kind = ""
     """The answer's content type."""
     _lock: RLock | None = None
@@ -168,7 +168,8 @@ class Exchange:
             body = Body(kind if status < _REDIRECTED else "", "" if content is not None else told.get(b"content-encoding", ""))
             self._body = body
         else:
-            self._whole, self._noted = answer, len(content)
+            self._whole = answer
+        self._noted = len(content or b"")
         if call.is_own and (found := next((told[name] for name in _REQUEST_IDS if name in told), None)):
             call.op.builder.set_op(call.op, request_id=found)
         if status < _REDIRECTED:
@@ -326,7 +327,7 @@ class Exchange:
                 start = at
             pieces.append(piece)
             end = at + len(piece)
-        if body.is_stream:
+        if pieces and body.is_stream:
             self._details.reads(self._came, end)
         self._read_to, self._limit = end, end + (_MOST_WAITING if body.is_stream else MOST_BYTES)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)

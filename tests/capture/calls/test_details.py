@@ -1,5 +1,6 @@
 """What an llm op has beside request and answer: when its stream came, a refusal's limits, and with `trace_llm` HTTP's details."""
 
+import contextlib
 import re
 import time
 from itertools import pairwise
@@ -195,3 +196,36 @@ def test_an_answer_that_is_no_stream_has_neither(recording, provider, client):
     client.chat.completions.create(model="gpt-5", messages=QUESTION)
     [(_, _, op)] = walk_ops(recording.tree)
     assert set() == op.attributes.keys() & {"time_to_first_chunk", "stream.timeline"}
+
+
+def test_a_stream_that_its_client_has_read_whole(recording, provider):
+    """Of a stream that comes as one body nobody knows when it began: it has neither, and the line of its end has all of its bytes."""
+    optree.configure(trace_llm=True)
+    provider.says(CHAT_EVENTS)
+    httpx.post(f"{provider.url}/v1/chat/completions", json={"model": "gpt-5", "messages": QUESTION, "stream": True})
+    [(_, _, op)] = walk_ops(recording.tree)
+    assert set() == op.attributes.keys() & {"time_to_first_chunk", "stream.timeline"}
+    _, said, _ = lines_of(recording)[-1]
+    assert f" events, {sum(map(len, CHAT_EVENTS.pieces)):,} bytes in N s: " in said
+
+
+def test_the_size_of_a_refusal(recording, provider, client):
+    """The line of a refusal's end has the size of its body."""
+    optree.configure(trace_llm=True)
+    provider.says(refusal := Reply({"error": {"message": "slow down"}}, status=429))
+    with pytest.raises(openai.RateLimitError):
+        client.chat.completions.create(model="gpt-5", messages=QUESTION)
+    assert ("response", f"{len(refusal.pieces[0])} bytes in N s", None) == lines_of(recording)[-1]
+
+
+def test_a_stream_that_is_read_when_its_turn_has_ended(recording, provider):
+    """The end of a turn around a stream of which nothing has come yet is no point of it."""
+    provider.says(CHAT_EVENTS)
+    asked = {"model": "gpt-5", "messages": QUESTION, "stream": True}
+    with contextlib.ExitStack() as stack, httpx.Client() as client:
+        with optree.session("agent"), optree.turn():
+            response = stack.enter_context(client.stream("POST", f"{provider.url}/v1/chat/completions", json=asked))
+        assert list(response.iter_raw())
+    [(_, _, op)] = walk_ops(recording.tree)
+    points = op.attributes["stream.timeline"]
+    assert (sum(map(len, CHAT_EVENTS.pieces)), []) == (points[-1][1], [point for point in points if point[0] < 0 or not point[1]])
