@@ -159,17 +159,18 @@ class Body:
         self._hold(data)
         if self._held_bytes < self._frame_bytes and not last:
             return values
-        data = self._taken()
+        data, at = self._taken(), 0
         try:
-            while len(data) >= HEAD_BYTES and len(data) >= (size := size_of(data[:HEAD_BYTES])):
-                values.append(event_in(data[:size], loads))
-                data = data[size:]
-            self._frame_bytes = size_of(data[:HEAD_BYTES]) if len(data) >= HEAD_BYTES else HEAD_BYTES
+            while len(head := data[at : at + HEAD_BYTES]) == HEAD_BYTES and len(frame := data[at : at + (size := size_of(head))]) == size:
+                values.append(event_in(frame, loads))
+                at += size
+            self._frame_bytes = size_of(head) if len(head) == HEAD_BYTES else HEAD_BYTES
         except (ValueError, RecursionError) as error:
             pass_on(error)
             self.stop("a frame of the answer cannot be read: it and the rest are not recorded")
-            self.is_unread, self.text = True, data[:MOST_KEPT]
+            self.is_unread, self.text = True, data[at : at + MOST_KEPT]
             return values
+        data = data[at:]
         self._hold(data)
         if last and data:
             self.flaw, self.is_end_unread, self.text = "the answer ends within a frame", True, data[:MOST_KEPT]

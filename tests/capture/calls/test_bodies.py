@@ -8,6 +8,7 @@ import pytest
 from optree._capture.calls.bodies import Body
 from optree._providers.answers import Assembly
 from optree._values import MAX_TEXT, decode, dumps
+from tests.capture.provider import AWS_EVENTS, aws_event
 from tests.growth import SQUARE, growth
 
 EVENTS = "text/event-stream"
@@ -165,3 +166,14 @@ def test_an_answer_of_many_chunks():
         return work
 
     assert growth(taking, 2000) < SQUARE
+
+
+@pytest.mark.slow
+def test_many_frames_at_once():
+    """The time for frames that come in one piece, as where a client has read them whole, grows with them, not with the square of them."""
+    frame = aws_event("contentBlockDelta", {"contentBlockIndex": 0, "delta": {"text": "x" * 40}})
+
+    def reading(count):
+        return lambda: read(Body(AWS_EVENTS, ""), [frame * count])
+
+    assert growth(reading, 4000) < SQUARE
