@@ -27,7 +27,7 @@ BROKEN_OFF_CALLS = "response.tool_calls"
 """The attribute of an op whose answer broke off that has the function calls in it, as far as they had come: they are content."""
 _ENDS = ("stop_reason", "stopReason", "finish_reason", "done_reason", "done", "promptFeedback", "prompt_feedback")
 """Members of an answer, one of which says why it ended: Gemini's `promptFeedback` where it has no candidates."""
-_TOLD = ("usage", "usageMetadata", "usage_metadata", "eval_count", "x_groq")
+_TOLD = ("usage", "usageMetadata", "usage_metadata", "prompt_eval_count", "eval_count", "timings", "x_groq")
 """Members of an answer, one of which says what it took."""
 _REPORTS = frozenset({str, dict, list, int, float})
 

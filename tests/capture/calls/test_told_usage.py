@@ -42,6 +42,24 @@ STREAMS = {
             "eval_count": 3,
         }
     ],
+    "ollama:said-nothing": [
+        {
+            "model": "said-nothing",
+            "message": {"role": "assistant", "content": ""},
+            "done": True,
+            "done_reason": "stop",
+            "prompt_eval_count": 13,
+        }
+    ],
+    "openai:llama.cpp": [
+        {"object": "chat.completion.chunk", "model": "llama.cpp", "choices": [{"index": 0, "delta": {"content": "It rains"}}]},
+        {
+            "object": "chat.completion.chunk",
+            "model": "llama.cpp",
+            "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}],
+            "timings": {"prompt_n": 10, "predicted_n": 3},
+        },
+    ],
     "langchain:gpt-4o": [
         {
             "type": "AIMessageChunk",
