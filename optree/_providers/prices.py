@@ -24,7 +24,7 @@ from optree._nodes import PARTIAL, AccountingEntry, Tokens
 from optree._providers.amounts import MAX_DOLLARS, count
 from optree._providers.usage import BILLED, SERVER_TOOLS, parts_of
 from optree._syscalls import calls
-from optree._values import encode, is_list, is_object
+from optree._values import encode, is_list, is_object, object_of
 from optree.errors import SetupError
 
 PRICE: Final = "optree.price"
@@ -386,9 +386,9 @@ def billed(entry: AccountingEntry, tokens: Tokens) -> Tokens:
     details = entry.details
     if details is UNSET or _BILLED not in bytes(details):
         return tokens
-    told = msgspec.json.decode(details)[BILLED]
-    sent, received = (count(told.get(name), name, []) or 0 for name in ("input_tokens", "output_tokens"))
-    return parts_of(sent, received)
+    told = object_of(object_of(msgspec.json.decode(details)).get(BILLED))
+    sent, received = (count(told.get(name), name, []) for name in ("input_tokens", "output_tokens"))
+    return tokens if sent is None or received is None else parts_of(sent, received)
 
 
 def _uses_more(entry: AccountingEntry, price: Price) -> bool:

@@ -101,6 +101,8 @@ KNOWN = [
     ("mistral", "mistral-large-latest", {"prompt_tokens": 10, "connectors": {"code_interpreter": 1}}, None),
     ("cohere", "command-a", COHERE, 5 * 2.5 + 418 * 10),  # what Cohere adds to a prompt is not billed
     ("cohere", "command-a", {**COHERE, "billed_units": {"search_units": 1}}, None),
+    ("cohere", "command-a", {**COHERE, "billed_units": {"input_tokens": None}}, 71 * 2.5 + 418 * 10),  # it does not say how many are
+    ("cohere", "command-a", {**TOLD, "proxied": {"billed_units": {}}}, 10 * 2.5 + 10),  # nor of this usage
     ("groq", "llama-3.3-70b-versatile", {"choices": [], "x_groq": {"id": "r", "usage": TOLD}}, 10 * 0.59 + 0.79),
     ("bedrock", "no.such-model", {"inputTokens": 10, "outputTokens": 1}, None),
     ("localhost", "gpt-4o", {"prompt_tokens": 10}, None),
