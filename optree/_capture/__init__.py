@@ -313,7 +313,7 @@ def _check(names: Sequence[str]) -> None:
 
 def _instrument(only: Sequence[str] | None, exclude: Sequence[str]) -> list[str]:
     with _lock:
-        if only is not None and _SENDING.isdisjoint(only):
+        if only and _SENDING.isdisjoint(only):
             only = [*only, *_SENDING]
         chosen = {name for name, package in _PACKAGES.items() if (only is None or package in only) and package not in exclude}
         _wanted.update(chosen)

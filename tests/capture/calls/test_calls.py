@@ -384,7 +384,7 @@ def test_a_package_that_is_none(names, said):
 def test_what_is_chosen_records_what_it_sends(provider):
     """A call is recorded where the library that sends it is hooked: by its own name, or where none of those that send is named."""
     provider.says(CHAT)
-    for names, calls in ((["openai"], 1), (["openai", "httpx2"], 1), (["openai", "aiohttp"], 0)):
+    for names, calls in ((["openai"], 1), (["openai", "httpx2"], 1), (["openai", "aiohttp"], 0), ([], 0)):
         instrument(names)
         with optree.session("agent") as session:
             chat(provider.url)
