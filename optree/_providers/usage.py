@@ -19,7 +19,7 @@ from msgspec import Struct
 from optree._interrupts import pass_on
 from optree._nodes import Tokens
 from optree._providers.amounts import MAX_COUNT, count, dollars
-from optree._values import dumped, is_list, is_object, text
+from optree._values import dumped, is_list, is_object, object_of, text
 from optree.redaction import redact
 
 TICKS: Final = 10**10
@@ -287,8 +287,9 @@ def _take_terms(block: Mapping[str, Any], shape: _BlockShape, figures: _Figures)
     """Take what a block says, beside its figures, of what these cost."""
     tier = None if shape.tier is None else block[shape.tier]
     tier = tier.get("type") if is_object(tier) else tier  # Bedrock's
-    if shape.performance is not None and is_object(told := block[shape.performance]) and told.get("latency") != "standard":
-        tier = f"latency-{told.get('latency')}"
+    latency = object_of(block[shape.performance]).get("latency") if shape.performance is not None else None
+    if latency not in (None, "standard"):
+        tier = f"latency-{latency}"
     if isinstance(tier, str) and tier not in _USUAL_TIERS:  # it has a price of its own
         figures.rest["service_tier"] = tier
     if not (tools := block.get(SERVER_TOOLS)) and shape.is_response:

@@ -104,6 +104,7 @@ KNOWN = [
     ("cohere", "command-a", {**COHERE, "billed_units": {"input_tokens": None}}, 71 * 2.5 + 418 * 10),  # it does not say how many are
     ("cohere", "command-a", {**TOLD, "proxied": {"billed_units": {}}}, 10 * 2.5 + 10),  # nor of this usage
     ("groq", "llama-3.3-70b-versatile", {"choices": [], "x_groq": {"id": "r", "usage": TOLD}}, 10 * 0.59 + 0.79),
+    ("bedrock", "amazon.nova-lite-v1:0", {"inputTokens": 1000, "performanceConfig": {}}, 1000 * 0.06),  # no latency is the usual one
     ("bedrock", "no.such-model", {"inputTokens": 10, "outputTokens": 1}, None),
     ("localhost", "gpt-4o", {"prompt_tokens": 10}, None),
     ("ollama", "llama3.2", {"prompt_eval_count": 10, "eval_count": 2}, None),  # runs here for nothing that anybody knows
