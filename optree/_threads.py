@@ -39,24 +39,27 @@ class BackgroundThread(threading.Thread):
         super().__init__(target=work, args=arguments, name=PREFIX + name, daemon=True)
         self._runs = allocate_lock() if is_patched_since() else None
         """Locked while it runs, if `threading` is patched and it is a thread all the same; else None."""
+        self._process = 0
+        """That it runs in: in a forked child the lock stays as it is."""
 
     def start(self) -> None:
         """Start it. Raises `RuntimeError` if there can be no more threads."""
         if (runs := self._runs) is None:
             without_signals(super().start)
         elif runs.acquire(False):
+            self._process = os.getpid()
             _begin_hub()
             without_signals(lambda: start_new_thread(self._run_beside, (runs,)))
 
     def is_alive(self) -> bool:
         """Tell whether it runs."""
-        return super().is_alive() if self._runs is None else self._runs.locked()
+        return super().is_alive() if self._runs is None else self._runs.locked() and self._process == os.getpid()
 
     def join(self, timeout: float | None = None) -> None:
         """Wait until it has ended, for *timeout* seconds at most."""
         if self._runs is None:
             super().join(timeout)
-        elif self._runs.acquire(True, -1 if timeout is None else max(0.0, timeout)):
+        elif self.is_alive() and self._runs.acquire(True, -1 if timeout is None else max(0.0, timeout)):
             self._runs.release()
 
     def _run_beside(self, runs: LockType) -> None:

@@ -43,6 +43,17 @@ def work():
 
 run(work)
 """
+LEFT = """
+import os, time
+from optree._threads import BackgroundThread
+
+thread = BackgroundThread(lambda: time.sleep(60), "left")
+thread.start()
+if not (child := os.fork()):
+    thread.join(30)
+    os._exit(thread.is_alive())
+print(thread.is_alive(), os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
 
 
 def output(family, program, tmp_path, *, comes_later):
@@ -75,6 +86,11 @@ def test_greenlets_that_were_there(tmp_path, family):
 def test_a_fork_in_a_greenlet(tmp_path, family, comes_later):
     """What a greenlet forks is not ended by optree: it does its work, and ends as it wants."""
     assert ["done", "3"] == output(family, FORK, tmp_path, comes_later=comes_later)
+
+
+def test_a_thread_that_a_fork_leaves_behind(tmp_path):
+    """In a forked child a thread of its parent's does not run, though `threading` does not know of it, and nobody waits for it."""
+    assert ["True", "0"] == output("none runs", LEFT, tmp_path, comes_later=True)
 
 
 @pytest.mark.parametrize("comes_later", [False, True])
