@@ -49,7 +49,11 @@ class BackgroundThread(threading.Thread):
         elif runs.acquire(False):
             self._process = os.getpid()
             _begin_hub()
-            without_signals(lambda: start_new_thread(self._run_beside, (runs,)))
+            try:
+                without_signals(lambda: start_new_thread(self._run_beside, (runs,)))
+            except (RuntimeError, MemoryError):
+                runs.release()
+                raise
 
     def is_alive(self) -> bool:
         """Tell whether it runs."""

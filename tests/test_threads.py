@@ -54,6 +54,23 @@ if not (child := os.fork()):
     os._exit(thread.is_alive())
 print(thread.is_alive(), os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
+NONE_LEFT = """
+from optree import _threads
+
+def refused(*_):
+    raise RuntimeError("can't start new thread")
+
+start, _threads.start_new_thread = _threads.start_new_thread, refused
+thread = _threads.BackgroundThread(lambda: None, "late")
+try:
+    thread.start()
+except RuntimeError:
+    print(thread.is_alive())
+_threads.start_new_thread = start
+thread.start()
+thread.join(30)
+print(thread.is_alive())
+"""
 
 
 def output(family, program, tmp_path, *, comes_later):
@@ -91,6 +108,11 @@ def test_a_fork_in_a_greenlet(tmp_path, family, comes_later):
 def test_a_thread_that_a_fork_leaves_behind(tmp_path):
     """In a forked child a thread of its parent's does not run, though `threading` does not know of it, and nobody waits for it."""
     assert ["True", "0"] == output("none runs", LEFT, tmp_path, comes_later=True)
+
+
+def test_a_thread_that_cannot_be_started(tmp_path):
+    """Where there can be no more threads, one does not count as running, and can be started later."""
+    assert ["False", "False"] == output("none runs", NONE_LEFT, tmp_path, comes_later=True)
 
 
 @pytest.mark.parametrize("comes_later", [False, True])
