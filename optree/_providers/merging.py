@@ -89,13 +89,16 @@ def append(holder: dict[str, Any], name: str, piece: str) -> None:
 
 
 def extend(holder: dict[str, Any], name: str, items: list[Any]) -> None:
-    """Add to a list that is a member of *holder*; an item of the last one's index and type is more of that, as OpenRouter has it."""
+    """Add to a list that is a member of *holder*; an item of the last one's index and type is more of that, as OpenRouter has it.
+
+    Of more than `MAX_ITEMS` the first are kept.
+    """
     held: list[Any] = holder.setdefault(name, [])
     for item in items:
         last: Any = held[-1] if held else None
         if is_object(item) and is_object(last) and "index" in item and all(item.get(key) == last.get(key) for key in ("index", "type")):
             merge(last, item)
-        else:
+        elif len(held) < MAX_ITEMS:
             held.append(dict(item) if is_object(item) else item)
 
 

@@ -9,7 +9,9 @@ import optree
 from optree.testing import capture
 
 SERVICE = """
-import json, threading
+import atexit, json, threading
+
+atexit.register(optree.flush, "snapshot", 30)
 
 def answer(txn, question, agent="assistant"):
     with optree.session(agent, resume=txn) as session:
