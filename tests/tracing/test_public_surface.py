@@ -13,7 +13,7 @@ import optree
 DOCUMENTED = {
     "decorators and context managers": ["llm", "session", "tool", "turn"],
     "limits": ["Budget", "budget"],
-    "hooks in libraries": ["instrument", "uninstrument"],
+    "hooks in libraries": ["instrument", "instrument_client", "uninstrument", "uninstrument_client"],
     "where one is": ["current", "current_session"],
     "other threads and processes": ["child_env", "wrap"],
     "this process": ["Config", "Redaction", "configure", "flush", "health"],
