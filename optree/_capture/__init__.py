@@ -16,10 +16,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
-from optree._builder.guard import FAULTS
 from optree._interrupts import new_rlock, pass_on
 from optree._providers.prices import PRICES
-from optree._tracing.faults import fault, guarded
+from optree._tracing.faults import fault, guarded, unless_faulty
 from optree._tracing.runtime import RUNTIME
 from optree._values import own_members
 from optree.errors import SetupError
@@ -292,15 +291,7 @@ def instrument(only: Sequence[str] | None = None, *, exclude: Sequence[str] = ()
     Raises:
         SetupError: There is no such package to hook.
     """
-    _check(only or ())
-    _check(exclude)
-    try:
-        return _instrument(only, exclude)
-    except RecursionError:
-        FAULTS.stack += 1
-    except Exception as error:  # noqa: BLE001 - the program goes on, recorded or not
-        fault(error)
-    return []
+    return unless_faulty(functools.partial(_instrument, only, exclude), [])
 
 
 def _check(names: Sequence[str]) -> None:
@@ -312,6 +303,8 @@ def _check(names: Sequence[str]) -> None:
 
 
 def _instrument(only: Sequence[str] | None, exclude: Sequence[str]) -> list[str]:
+    _check(only or ())
+    _check(exclude)
     with _lock:
         if only and _SENDING.isdisjoint(only):
             only = [*only, *_SENDING]
@@ -365,18 +358,24 @@ def instrument_client(client: C) -> C:
     Raises:
         SetupError: It is none of these.
     """
-    from optree._capture.clients import httpx
-
-    httpx.instrument_client(client)
-    PRICES.captures(on=True)
+    _change(client, is_recorded=True)
     return client
 
 
 def uninstrument_client(client: object) -> None:
     """Record nothing more of what a client sends, unless `instrument` has hooked all. Raises `SetupError` as `instrument_client` does."""
+    _change(client, is_recorded=False)
+
+
+@guarded
+def _change(client: object, *, is_recorded: bool) -> None:
     from optree._capture.clients import httpx
 
-    httpx.uninstrument_client(client)
+    if is_recorded:
+        httpx.instrument_client(client)
+        PRICES.captures(on=True)
+    else:
+        httpx.uninstrument_client(client)
 
 
 def _take_out(made: list[tuple[Any, str, Any, Any]]) -> None:

@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import httpx
@@ -60,6 +61,7 @@ def _answer(request: httpx.Request) -> httpx.Response:
 _client = httpx.Client(transport=httpx.MockTransport(_answer))
 _awaited = httpx.AsyncClient(transport=httpx.MockTransport(_answer))
 _sdk = openai.OpenAI(api_key="none", http_client=httpx.Client(transport=httpx.MockTransport(_answer)), max_retries=0)
+_other = httpx.Client(transport=httpx.MockTransport(_answer))
 HOOKED: list[tuple[Any, str, Any]] = [
     (owner, name, vars(owner)[name])
     for owner, name in (
@@ -145,6 +147,8 @@ HOOKING: dict[str, Callable[[], object]] = {
     "instrument": optree.instrument,
     "uninstrument": optree.uninstrument,
     "import of a hooked module": _import,
+    "instrument_client": partial(optree.instrument_client, _other),
+    "uninstrument_client": partial(optree.uninstrument_client, _other),
 }
 
 
@@ -152,11 +156,13 @@ HOOKING: dict[str, Callable[[], object]] = {
 def hooks(*, are_in: bool) -> Iterator[None]:
     """Have the hooks in, or out, at first; out at last."""
     optree.instrument() if are_in else optree.uninstrument()
+    (optree.instrument_client if are_in else optree.uninstrument_client)(_other)
     try:
         yield
     finally:
         sys.modules["httpx2"] = httpx2
         optree.uninstrument()
+        optree.uninstrument_client(_other)
 
 
 def hook_flaws() -> list[str]:
@@ -171,13 +177,17 @@ def hook_flaws() -> list[str]:
     found += [f"{name} is not looked for when it is imported" for name in capture.FINDER._finding]
     found += captured_flaws()
     optree.uninstrument()
+    optree.instrument_client(_other)
+    found += captured_flaws(_other)
+    optree.uninstrument_client(_other)
+    found += [] if type(_other) is httpx.Client else ["the client is still recorded"]
     return found
 
 
-def captured_flaws() -> list[str]:
+def captured_flaws(client: httpx.Client = _client) -> list[str]:
     """Return what is wrong with the next call of a model."""
     with optree.session("probe of a call") as session, optree.turn(), optree.tool("t"):
-        _post()
+        client.post(URL, json=ASKED)
     ops = [(op.kind, op.status, op.response is not None, len(op.accounting)) for _, _, op in walk_ops(session.tree)]
     expected = [("tool", "ok", False, 1), ("llm", "ok", True, 1)]
     return [] if ops == expected else [f"the next call is recorded as {ops}"]

@@ -55,7 +55,7 @@ class Round:
                 self._injected(OUTSIDE[self.name])
                 self.flaws += end_program()
         elif self.name in HOOKING:
-            with hooks(are_in=self.name != "instrument"):
+            with hooks(are_in=not self.name.startswith("instrument")):
                 self._injected(HOOKING[self.name])
                 self.flaws += hook_flaws()
         else:

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from traceback import walk_stack
 
+import httpx
 import pytest
 
 import optree
@@ -51,6 +52,7 @@ ARGUMENTS = {
     "op": ("1.1",),
     **dict.fromkeys(("log", "think", "chunk", "response", "assistant", "message", "title", "status"), ("text",)),
     "wrap": (len,),
+    **dict.fromkeys(("instrument_client", "uninstrument_client"), (httpx.Client(),)),
 }
 """What a call is given, by its name; those that are not here need nothing, or the open turn."""
 PACKAGE = str(Path(optree.__file__).parent)

@@ -264,7 +264,6 @@ def test_a_refusal(provider, recording):
     assert op.error.startswith("ThrottlingException: ")
 
 
-@pytest.mark.captured("botocore", "converse", "retries", added="one line", checks=("calls", "tokens"))
 def test_what_is_traced(provider, recording):
     """With `trace_llm` the op has lines of what was asked, of the answer's headers, and of the events of its stream (S4-120)."""
     optree.configure(trace_llm=True)
@@ -278,6 +277,7 @@ def test_what_is_traced(provider, recording):
     assert [] == [kind for kind, count in kinds.items() if f"{count} {kind}" not in over.message]
 
 
+@pytest.mark.captured("botocore", "converse", "retries", added="one line", checks=("calls", "tokens"))
 def test_attempts_are_one_op(provider, recording):
     """What botocore sends again after a refusal is one op, which says how often that was."""
     provider.says(Reply({"message": "wait"}, status=503), Reply(CONVERSE))
