@@ -24,7 +24,7 @@ import optree
 from optree._tracing.runtime import RUNTIME
 from tests.interrupts.injecting import Injection
 from tests.interrupts.joining import JOINS
-from tests.interrupts.resting import Rest, watch_locks
+from tests.interrupts.resting import Rest
 from tests.interrupts.rounds import KINDS, NAMES, Round, places
 from tests.interrupts.scenarios import PRICES
 from tests.interrupts.signals import Storm
@@ -78,7 +78,6 @@ def _run(options: argparse.Namespace, base: Path) -> tuple[int, int]:
     with said.open("ab") as file:
         os.dup2(file.fileno(), 2)
     try:
-        watch_locks()
         Injection.compile(base)
         (base / "prices.json").write_text(PRICES)
         optree.configure(prices=base / "prices.json")

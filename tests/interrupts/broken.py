@@ -115,7 +115,6 @@ if __name__ == "__main__":
         said = Path(folder) / "stderr"
         with said.open("ab") as file:
             os.dup2(file.fileno(), 2)
-        resting.watch_locks()
         Injection.compile(Path(folder))
         try:
             print(*flaws(sys.argv[1], Path(folder)), sep="\n", flush=True)

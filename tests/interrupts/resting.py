@@ -18,7 +18,7 @@ from weakref import ref
 import optree
 from optree import _background as background
 from optree import _ids as ids
-from optree._interrupts import new_rlock
+from optree import _interrupts as interrupts
 from optree._store import upkeep
 from optree._tracing.runtime import RUNTIME
 from optree._tree.walk import walk_ops
@@ -30,30 +30,11 @@ PATIENCE = 8.0
 LOOKS = 20
 """So often it is looked, however long that takes."""
 OURS = "optree-"
-_made: list[ref[Any]] = []
-"""Re-entrant locks of optree that a `with` statement takes; a stream replaces its own if an interrupt has left it locked."""
-
-
-def watch_locks() -> None:
-    """Know all re-entrant locks that optree has, and those that it makes from now on."""
-    modules = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == "optree"]
-    kinds = [kind for module in modules for kind in vars(module).values() if isinstance(kind, type)]
-    kind, make = type(threading.RLock()), threading.RLock
-    _made.extend(ref(one) for holder in (*modules, *kinds, RUNTIME) for one in vars(holder).values() if isinstance(one, kind))
-
-    def rlock() -> Any:
-        made = make()
-        if sys._getframe(1).f_globals["__name__"] == new_rlock.__module__:
-            _made.append(ref(made))
-        return made
-
-    threading.RLock = rlock  # type: ignore[misc,assignment]
 
 
 def held_locks() -> list[Any]:
-    """Return the locks that this thread holds."""
-    _made[:] = [one for one in _made if one() is not None]
-    return [lock for one in _made if (lock := one()) is not None and lock._is_owned()]
+    """Return the re-entrant locks that this thread holds, of those that a `with` statement takes; a stream replaces its own."""
+    return [lock for lock in interrupts._LOCKS if lock._is_owned()]
 
 
 class Rest:
