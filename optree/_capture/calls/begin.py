@@ -29,7 +29,7 @@ def begin(method: str, host: str, path: str, body: bytes) -> Exchange | None:
     """Take a request that is about to be sent; None if it asks no model."""
     try:
         exchange = begin_asked(read(host, path, body) if method == "POST" and is_wanted() else None)
-        if exchange is not None:
+        if exchange is not None and RUNTIME.config.trace_llm:
             exchange.sends(f"POST {path}, {len(body):,} bytes")
         return exchange  # noqa: TRY300 - what is above raises
     except Exception as error:  # noqa: BLE001 - the request is sent, recorded or not
@@ -148,17 +148,17 @@ class SentRequest:
 
     def begin(self) -> None:
         """Note that it is about to be sent: the exchange has begun already."""
-        if self.exchange.is_own:
+        if context.follower is not None and self.exchange.is_own:
             context.follow(self.exchange.op)
 
     def returned(self, _value: Any, /) -> None:
         """Note that it was sent."""
-        if self.exchange.is_own:
+        if context.follower is not None and self.exchange.is_own:
             context.unfollow(self.exchange.op)
 
     def raised(self, error: BaseException) -> None:
         """End it: no answer came."""
-        if self.exchange.is_own:
+        if context.follower is not None and self.exchange.is_own:
             context.unfollow(self.exchange.op)
         self.exchange.raised(error)
 
