@@ -325,7 +325,7 @@ class Stream:
                 self._lock = RLock()
                 return self.enter()
             now = monotonic()
-            if now > self._stuck_until + _LOOK_SECONDS:  # else it is for the same one
+            if not self._stuck_since or now > self._stuck_until + _LOOK_SECONDS:  # else it is for the same one
                 self._stuck_since = now - WAIT_SECONDS
             self._stuck_until = now + STUCK_SECONDS
         self.late += 1

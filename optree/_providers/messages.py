@@ -37,7 +37,8 @@ _RESULTS = {"tool_result", "function_call_output", "tool_call_response", "tool-r
 _UNDER_WAY = {"queued", "in_progress"}
 """Of OpenAI's responses interface, states of a response that has not ended."""
 _KNOWN = _TEXTS | _CLOSED | _CALLS | _RESULTS
-NO_RESULT = "[interrupted: the process ended before this call's result was recorded]"
+NO_RESULT: Final = "[interrupted: the process ended before this call's result was recorded]"
+"""What stands in a transcript for the result of a call that was lost."""
 _BARE = {"text", "thoughtSignature", "thought_signature", "signature"}
 """What a text of Gemini's, which has no type, may say of itself, or Bedrock's reasoning."""
 

@@ -263,8 +263,8 @@ def _halves(lines: Sequence[bytes], unreadable: Sequence[int]) -> set[int]:
         if found := _NAMED.match(lines[number - 1]):
             named.setdefault(found[0], []).append(number)
     found_in = ((line, _NAMED.match(line)) for line in (lines if named else ()))
-    twins = ((line, number) for line, found in found_in if found for number in named.get(found[0], ()))
-    return {number for line, number in twins if line.startswith(lines[number - 1]) and _entry(line) is not None}
+    pairs = ((line, number) for line, found in found_in if found for number in named.get(found[0], ()))
+    return {number for line, number in pairs if line.startswith(lines[number - 1]) and _entry(line) is not None}
 
 
 def _plain(value: Any) -> object:

@@ -78,20 +78,26 @@ MESSAGE = Reply(
     {**_MESSAGE, "content": [{"type": "text", "text": "It rains"}], "stop_reason": "end_turn", "usage": _ANTHROPIC_USAGE},
     headers={"request-id": "req-1"},
 )
-MESSAGE_EVENTS = events(
-    {
-        "type": "message_start",
-        "message": {**_MESSAGE, "content": [], "stop_reason": None, "usage": {**_ANTHROPIC_USAGE, "output_tokens": 1}},
-    },
-    {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
-    {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "It "}},
-    {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "rains"}},
-    {"type": "content_block_stop", "index": 0},
-    {"type": "message_delta", "delta": {"stop_reason": "end_turn", "stop_sequence": None}, "usage": {"output_tokens": 5}},
-    {"type": "message_stop"},
-    done=False,
-    names=True,
-)
+
+
+def message_events(message, usage):
+    """Return the events by which a message of Anthropic's is streamed that says that it rains."""
+    return [
+        {"type": "message_start", "message": {**message, "content": [], "stop_reason": None, "usage": {**usage, "output_tokens": 1}}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "It "}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "rains"}},
+        {"type": "content_block_stop", "index": 0},
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": "end_turn", "stop_sequence": None},
+            "usage": {"output_tokens": usage["output_tokens"]},
+        },
+        {"type": "message_stop"},
+    ]
+
+
+MESSAGE_EVENTS = events(*message_events(_MESSAGE, _ANTHROPIC_USAGE), done=False, names=True)
 
 
 @cache

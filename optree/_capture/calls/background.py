@@ -8,14 +8,12 @@ from typing import Any, Final, NamedTuple, Self
 
 from optree._builder import Op
 from optree._builder.handles import account_late
-from optree._capture.calls.bodies import MOST_BYTES, loads
-from optree._interrupts import pass_on
+from optree._capture.calls.bodies import MOST_BYTES, object_in
 from optree._providers import usage
 from optree._providers.messages import is_under_way
 from optree._tracing.faults import guarded
 from optree._tracing.results import has_figures
 from optree._tracing.runtime import RUNTIME
-from optree._values import is_object
 
 _PLACE: Final = re.compile(r"/responses/([\w-]+)(/cancel)?/?$")
 _MOST, _MOST_SECONDS = 256, 3600.0
@@ -90,12 +88,8 @@ class Retrieval:
             if expected is not None:
                 expected.gives_back()
             return
-        try:
-            answer = loads(content) if len(content) <= MOST_BYTES else None
-        except (ValueError, RecursionError) as error:
-            pass_on(error)
-            return
-        if not is_object(answer) or answer.get("id") != self._name or answer.get("object") != "response" or is_under_way(answer):
+        answer = object_in(content) if len(content) <= MOST_BYTES else None
+        if answer is None or answer.get("id") != self._name or answer.get("object") != "response" or is_under_way(answer):
             return
         expected = _expected.pop(self._name, None)
         if expected is None:  # another thread was quicker

@@ -41,15 +41,8 @@ class Body:
 
     def __init__(self, content_type: str, encoding: str) -> None:
         kind = content_type.partition(";")[0].strip().lower()
-        self._read = (
-            Body._events
-            if kind == "text/event-stream"
-            else Body._frames
-            if kind == AWS_EVENTS
-            else Body._lines
-            if kind.endswith("ndjson")
-            else Body._document
-        )
+        known = {"text/event-stream": Body._events, AWS_EVENTS: Body._frames}
+        self._read = Body._lines if kind.endswith("ndjson") else known.get(kind, Body._document)
         self.is_stream = self._read is not Body._document
         self.flaw: str | None = None
         """What was not read, of which there may be more."""
@@ -263,6 +256,16 @@ class Body:
             self.is_end_unread = self.is_end_unread or is_end
             self.is_unread = self.is_unread or not is_end
             return []
+
+
+def object_in(data: bytes) -> dict[str, Any] | None:
+    """Return the object that JSON is; None of other JSON, and of what is none."""
+    try:
+        value = loads(data)
+    except (ValueError, RecursionError) as error:
+        pass_on(error)
+        return None
+    return value if is_object(value) else None
 
 
 def loads(data: bytes) -> Any:

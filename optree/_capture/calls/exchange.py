@@ -19,13 +19,13 @@ from weakref import WeakMethod, ref
 
 from optree._background import Job, Worker
 from optree._builder import Op
-from optree._capture.calls.bodies import JSON, MOST_BYTES, Body, loads
+from optree._capture.calls.bodies import JSON, MOST_BYTES, Body, object_in
 from optree._capture.calls.details import Details, Headers, phrase_of
 from optree._capture.calls.observed import AnswerOverWire, ClientCall, JoinedAnswer, ObservedCall, ended_by
 from optree._capture.calls.program import PROGRAM
 from optree._capture.calls.refusals import STATUS_CODE, Refusal, failure_in, refusal_as_text, refusal_in, refusal_of
 from optree._capture.calls.requests import Asked
-from optree._interrupts import if_free, new_rlock, pass_on, suppress
+from optree._interrupts import if_free, new_rlock, suppress
 from optree._nodes import Severity, Status
 from optree._tracing.controls import before_flush
 from optree._tracing.failures import class_of_error, class_of_status, status_of, was_not_sent
@@ -192,12 +192,7 @@ class Exchange:
         """Return an answer that is one JSON object; None for all else, which is to be read as a `Body`."""
         if self._status >= _REDIRECTED or not self._kind.startswith(JSON) or len(content) > MOST_BYTES:
             return None
-        try:
-            value = loads(content)
-        except (ValueError, RecursionError) as error:
-            pass_on(error)
-            return None
-        return value if is_object(value) else None
+        return object_in(content)
 
     def note(self, piece: bytes) -> None:
         """Take a piece of the body as it came."""

@@ -7,8 +7,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
-from optree._capture.calls.bodies import loads
-from optree._interrupts import pass_on
+from optree._capture.calls.bodies import object_in
 from optree._values import is_list, is_object
 
 _HOSTS: Final = {
@@ -83,12 +82,12 @@ def read(host: str, path: str, body: bytes) -> Asked | None:
     if not body[:_BLANKS].lstrip().startswith(b"{") or len(body) > _MOST_BYTES:
         return None
     if (bedrock := _BEDROCK.search(path)) is not None:
-        return bedrock_asked(host, bedrock[1], _object(body))
+        return bedrock_asked(host, bedrock[1], object_in(body))
     found = _known(path)
     if path.lower().rstrip("/").endswith(_OTHERS) or (found is None and (b'"messages"' not in body or b'"model"' not in body)):
         return None
     interface, member = found or ("openai", "messages")
-    told = _object(body)
+    told = object_in(body)
     if told is None or not (member in told or (member == "input" and "prompt" in told)):
         return None
     sent = told.pop(member, None)
@@ -115,16 +114,6 @@ def bedrock_asked(host: str, model: str, told: dict[str, Any] | None) -> Asked |
     sent = told.pop(member)
     provider = "bedrock" if host.lower().endswith(_SERVED) else "bedrock-compatible"
     return Asked(provider, named, messages_of(sent), told, host)
-
-
-def _object(body: bytes) -> dict[str, Any] | None:
-    """Return the object that a body is; None of another body."""
-    try:
-        told = loads(body)
-    except (ValueError, RecursionError) as error:
-        pass_on(error)
-        return None
-    return told if is_object(told) else None
 
 
 @lru_cache(256)

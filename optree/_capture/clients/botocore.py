@@ -15,7 +15,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from optree._capture.calls.begin import SentRequest, begin_asked, is_wanted
-from optree._capture.calls.bodies import loads
+from optree._capture.calls.bodies import object_in
 from optree._capture.calls.exchange import Exchange
 from optree._capture.calls.requests import bedrock_asked
 from optree._capture.hooks import Hook, run_within
@@ -139,12 +139,7 @@ def _begun(made_by: Any, operation: str, given: Any) -> Exchange | None:
 def _body_of(body: Any) -> dict[str, Any] | None:
     """Return what the body of InvokeModel says; None of a file, which is read once, and of what asks for nothing."""
     data = body.encode() if isinstance(body, str) else bytes(body) if isinstance(body, (bytes, bytearray)) else b""
-    try:
-        found = loads(data) if data else None
-    except (ValueError, RecursionError) as error:
-        pass_on(error)
-        return None
-    return found if is_object(found) else None
+    return object_in(data)
 
 
 def _headers_of(told: dict[str, Any]) -> list[tuple[bytes, bytes]]:

@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 from optree._builder import Op, Turn
 from optree._capture.calls.observed import one_client_call
 from optree._capture.frameworks.nesting import LEFT, FrameworkCall, Nesting, Request
-from optree._capture.frameworks.runs import Events, RunOutcome, StreamedRun
+from optree._capture.frameworks.streamed_runs import Events, RunOutcome, StreamedRun
 from optree._capture.hooks import Hook, IsOn, Watch, await_within, read_within
 from optree._nodes import Status
 from optree._tracing import context

@@ -17,7 +17,7 @@ from optree._builder import Op
 from optree._capture.calls.observed import ended_by
 from optree._capture.calls.program import program_name
 from optree._capture.frameworks.nesting import LEFT, CallNode, FrameworkCall, Nesting, Request, arguments_of, given_here, respond
-from optree._capture.frameworks.runs import Events, RunOutcome, StreamedRun
+from optree._capture.frameworks.streamed_runs import Events, RunOutcome, StreamedRun
 from optree._capture.hooks import Hook, IsOn, await_within, read_within, watched_async
 from optree._nodes import Status
 from optree._tracing import context

@@ -17,19 +17,12 @@ from optree._tree import walk_ops
 from optree._values import decode
 from tests.capture.conftest import outcome, twice, with_hooks
 from tests.capture.provider import Reply, aws_event, events
+from tests.capture.sdk_calls import message_events
 
 USAGE = {"input_tokens": 200, "cache_creation_input_tokens": 100, "cache_read_input_tokens": 900, "output_tokens": 64}
 MESSAGE = {"id": "m-1", "type": "message", "role": "assistant", "model": "claude-sonnet-4-5-20250929",
            "content": [{"type": "text", "text": "It rains"}], "stop_reason": "end_turn", "stop_sequence": None, "usage": USAGE}  # fmt: skip
-EVENTS = [
-    {"type": "message_start", "message": {**MESSAGE, "content": [], "stop_reason": None, "usage": {**USAGE, "output_tokens": 1}}},
-    {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
-    {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "It "}},
-    {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "rains"}},
-    {"type": "content_block_stop", "index": 0},
-    {"type": "message_delta", "delta": {"stop_reason": "end_turn", "stop_sequence": None}, "usage": {"output_tokens": 64}},
-    {"type": "message_stop"},
-]
+EVENTS = message_events(MESSAGE, USAGE)
 FRAMES = [aws_event("chunk", {"bytes": base64.b64encode(json.dumps(one).encode()).decode()}) for one in EVENTS]
 MODEL = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
 ARN = f"arn:aws:bedrock:us-east-1:123456789012:inference-profile/{MODEL}"
