@@ -32,6 +32,7 @@ _CAUSES = 3
 ANSWER_SECONDS = 2.0
 """A disk that takes longer than that for a sync is a problem: what was recorded meanwhile is to be on it within about a second."""
 _UNANSWERED = "what was recorded since then is safe from a kill, but not from a loss of power"
+_UNWRITTEN = "what its session has recorded since then is in memory alone, and lost with this process"
 
 
 class Problems:
@@ -151,8 +152,12 @@ class Problems:
     def current(self, of_mirror: Iterable[str] = ()) -> list[str]:
         """Return what is wrong at this moment, with what the mirror says of itself."""
         self._look_at_left()
-        waited = max([disk_waited_for(), *(store.stream.stuck_for for store in list(self._stores.values()))])
-        hangs = [f"the disk has not answered for {waited:.0f} s: {_UNANSWERED}"] if waited >= ANSWER_SECONDS else []
+        stuck = max((store.stream.stuck_for for store in list(self._stores.values())), default=0.0)
+        hangs = [
+            f"the disk has not {what} for {seconds:.0f} s: {follows}"
+            for what, seconds, follows in (("answered", disk_waited_for(), _UNANSWERED), ("taken a write", stuck, _UNWRITTEN))
+            if seconds >= ANSWER_SECONDS
+        ]
         lost = [loss.describe(*key) for key, loss in list(self._lost.items())]
         reported = [problem for problem in self.reported if problem not in self._resolved]
         late = [store.current_problems[LATE] for store in LATE_UNWRITTEN if LATE in store.current_problems]
