@@ -232,7 +232,7 @@ class ByAddress:
         if (handle := self._op(op)) is None:
             self._unknown(op)
             return
-        response = self.core.response(payload)
+        response = self.core.response(handle.bare.kind, payload)
 
         def change(put: Put) -> None:
             handle.bare.response = response

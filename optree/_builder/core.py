@@ -17,13 +17,14 @@ from optree._builder.histories import PooledHistory, SentHistories, SentMessage,
 from optree._builder.stream import Stream
 from optree._ids import content_id
 from optree._interrupts import pass_on
-from optree._nodes import AccountingEntry, Message, OperationNode, Payload, Pool, SessionNode
+from optree._nodes import ATTRIBUTES_WITH_CONTENT, NOT_RECORDED, AccountingEntry, Message, OperationNode, Payload, Pool, SessionNode
 from optree._providers.prices import PRICES, Price, billed
 from optree._tree import apply
 from optree._values import MAX_ITEMS, MAX_TEXT, cut, decode, encode, is_object, is_plain, plain, text
 from optree.redaction import StreamRedactor, redact
 
 if TYPE_CHECKING:
+    from optree._builder.content import Withheld
     from optree._builder.handles import Op
     from optree._builder.session_tree import SessionTreeBuilder
 
@@ -50,6 +51,8 @@ class Request(NamedTuple):
     """Each message with a copy of its source; a history is remembered up to the first message without a copy."""
     pooled: PooledHistory | None = None
     """A history that is in the pool already."""
+    size: int | None = None
+    """The bytes of what was sent, where that is not what is recorded."""
 
 
 class Core:
@@ -59,7 +62,23 @@ class Core:
     """
 
     __slots__ = (
-        *("txn", "stream", "recorded", "now", "cycles", "redacted", "pool", "base", "epoch", "ops", "late", "ended", "touched", "builders"),
+        *(
+            "txn",
+            "stream",
+            "recorded",
+            "now",
+            "cycles",
+            "redacted",
+            "content",
+            "pool",
+            "base",
+            "epoch",
+            "ops",
+            "late",
+            "ended",
+            "touched",
+            "builders",
+        ),
         *("numbers", "histories", "listeners", "streamed", "priced", "unread", "_latest", "_reported", "__weakref__"),
     )
 
@@ -71,6 +90,7 @@ class Core:
         now: clock.Clock,
         cycles: Cycles = "mark",
         redacted: bool = False,
+        content: bool = True,
         pool: Pool | None = None,
         base: int = 0,
         latest: float = 0.0,
@@ -80,8 +100,10 @@ class Core:
         self.recorded = stream is not None
         self.now = now
         self.cycles: Cycles = cycles
-        self.redacted = redacted
-        self.streamed: dict[str, dict[bool, StreamRedactor]] = {}
+        self.redacted = redacted or not content
+        self.content = content
+        """False where nothing of what is said is recorded; such a session is redacted too."""
+        self.streamed: dict[str, dict[bool, StreamRedactor | Withheld]] = {}
         """Of ops in a session that is saved redacted: the reasoning (True) and the answer (False) that are being streamed."""
         self.pool = pool or Pool()
         self.base = base
@@ -127,6 +149,14 @@ class Core:
         finally:
             self.stream.leave(held)
 
+    def stand_in(self) -> StreamRedactor | Withheld:
+        """Return what a streamed text passes through."""
+        if self.content:
+            return StreamRedactor()
+        from optree._builder.content import Withheld  # as all of it, not before it is needed: this module is imported with optree
+
+        return Withheld()
+
     def first_time(self, what: str) -> bool:
         """Tell whether a problem is reported for the first time: what thousands of calls do wrong is reported once."""
         if what in self._reported or len(self._reported) >= _MOST_REPORTED:
@@ -146,12 +176,16 @@ class Core:
         self._latest = now
         return now
 
-    def json(self, value: object) -> Raw:
-        """Return a value as JSON, without credentials if the session is saved redacted."""
-        return Raw(self._data(value))
+    def report(self, value: object) -> Raw:
+        """Return a session's result as JSON."""
+        return Raw(self._data(value if self.content else NOT_RECORDED))
+
+    def said(self, content: str) -> str:
+        """Return a text of a user or a model."""
+        return self.text(content) if self.content else NOT_RECORDED
 
     def text(self, content: str) -> str:
-        """Return a text, without credentials if the session is saved redacted."""
+        """Return a text of the program, without credentials if the session is saved redacted."""
         return redact(content) if self.redacted else content
 
     def after_fork(self, base: int) -> None:
@@ -208,15 +242,21 @@ class Core:
             return UNSET
         if type(block) is Encoded:
             return block.data
+        if not self.content and is_object(block):
+            block = {name: value for name, value in block.items() if name not in ATTRIBUTES_WITH_CONTENT}
         data = self._data(block)
         if not data.startswith(b"{"):
             data = b'{"value":%b}' % data
         return UNSET if data == b"{}" else Raw(data)
 
-    def response(self, value: object) -> Payload:
-        """Return a response payload, cut where it is too long."""
+    def response(self, kind: str, value: object) -> Payload:
+        """Return the response payload of an op of some kind, cut where it is too long."""
         data = self._data(value)
         size, whole = len(value) if type(value) is str else len(data), True
+        if not self.content:
+            from optree._builder.content import response_outline
+
+            return Payload(Raw(self._data(response_outline(kind, value))), None, size)
         if len(data) > MAX_TEXT:
             if type(value) is not str:
                 data = encode(cut(data.decode(), MAX_TEXT // 2))
@@ -233,6 +273,8 @@ class Core:
     def request(self, kind: str, messages: object, payload: object) -> Request:
         """Return a request encoded, not yet pooled: this may take long and run other people's code."""
         members: dict[Any, Any]
+        if not self.content:
+            return self._without_content(kind, messages, payload)
         if is_object(payload) and not self.redacted:
             members = payload
         else:
@@ -250,6 +292,18 @@ class Core:
         elif messages is not None:  # plain text is one value, and an iterator is the program's to use
             parts.append((b'"messages"', self._data(messages)))
         return Request(kind, parts, sent, history)
+
+    def _without_content(self, kind: str, messages: Any, payload: Any) -> Request:
+        from optree._builder.content import message_outline, request_outline
+
+        parts = [self._member(key, value) for key, value in request_outline(kind, payload).items()]
+        history: list[tuple[Any, bytes]] | None = None
+        if type(messages) is list or type(messages) is tuple:
+            history = [(None, encode(message_outline(message))) for message in cast("list[object]", messages)]
+        elif messages is not None:
+            parts.append((b'"messages"', encode(NOT_RECORDED)))
+        whole = {**payload, "messages": messages} if messages is not None else payload
+        return Request(kind, parts, [], history, size=len(encode(whole, MAX_ITEMS)))
 
     def pooled(self, request: Request, new: records.Pooled | None = None) -> tuple[records.Pooled, Payload]:
         """Return a request's payload, its history and long members in the pool, and what is new there, in *new* first."""
@@ -273,7 +327,7 @@ class Core:
             reference = encode({"$history": history.link, "count": history.length, "bytes": history.size})
             held.append(b'"messages":%b' % reference)
             size += history.size + max(1, history.length) + 1 + len('"messages":,')
-        return new, Payload(Raw(b"{%b}" % b",".join(held)), request.kind, size + (1 if held else 2))
+        return new, Payload(Raw(b"{%b}" % b",".join(held)), request.kind, request.size or size + (1 if held else 2))
 
     def appended(self, history: PooledHistory, message: object) -> PooledHistory:
         """Return a history with one message more, which is in the pool by then: it costs what the message does, however long it is."""
@@ -286,7 +340,11 @@ class Core:
         """Return a transcript entry; *body* is a message as the provider takes it, or plain text of the user."""
         if isinstance(body, str):
             body = {"role": "user", "content": body}
-        data = self.json(body)
+        if not self.content:
+            from optree._builder.content import message_outline
+
+            body = message_outline(body)
+        data = Raw(self._data(body))
         role = cast("dict[str, Any]", body).get("role") if type(body) is dict else None
         if type(role) is not str:
             decoded = decode(data)  # which ends the process where memory runs out in it (msgspec 0.22): not where it is not needed

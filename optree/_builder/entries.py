@@ -14,7 +14,7 @@ from optree._clock import Clock
 from optree._interrupts import is_in
 from optree._nodes import LogEntry, OperationNode, Payload, ReasoningChunk, Severity
 from optree._tree import apply
-from optree.redaction import StreamRedactor, redact
+from optree.redaction import redact
 
 if TYPE_CHECKING:
     from optree._builder.session_tree import SessionTreeBuilder
@@ -129,7 +129,7 @@ class EntryState(Struct, eq=False):
         for time, content, kind in zip(items, items, items, strict=True):
             if not isinstance(kind, bool):
                 entries += [time, redact(content), kind]
-            elif shown := core.streamed.setdefault(self.path, {}).setdefault(kind, StreamRedactor()).feed(content):
+            elif shown := core.streamed.setdefault(self.path, {}).setdefault(kind, core.stand_in()).feed(content):
                 entries += [time, shown, kind]
         for kind, stream in core.streamed.pop(self.path, {}).items() if last else ():
             if rest := stream.close():

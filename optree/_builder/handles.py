@@ -333,7 +333,7 @@ class Op(EntryState, eq=False):
             if status is not _OK or error is not None:
                 known, strange = known_status(status)
                 message = None if error is None and strange is None else core.text(error_text(strange if error is None else error))
-            final = None if reasoning is None else core.text(as_text(reasoning))
+            final = None if reasoning is None else core.said(as_text(reasoning))
             block = core.attributes(attributes) if attributes else UNSET
             stream = core.stream
             held = stream.enter()
@@ -452,7 +452,7 @@ class Op(EntryState, eq=False):
 @guarded
 def respond_at_end(op: Op, payload: object) -> None:
     """Take a response that is to be written with the end, which follows."""
-    op._returned = op.builder.core.response(payload)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - of this module
+    op._returned = op.builder.core.response(op.bare.kind, payload)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - of this module
 
 
 @guarded

@@ -24,7 +24,7 @@ from optree._builder.guard import FAULTS, UNRECORDED, fault, guarded, passed
 from optree._builder.handles import Op, account_open
 from optree._builder.stream import Step, Stream
 from optree._builder.turns import Turn
-from optree._nodes import OpKind, Payload, SessionNode, Status
+from optree._nodes import CONTENT_RECORDED, OpKind, Payload, SessionNode, Status
 from optree._tree import apply
 from optree._tree.fold import Tree
 from optree._tree.totals import add_op
@@ -65,11 +65,12 @@ class SessionTreeBuilder(ByAddress):
         now: clock.Clock = clock.wall,
         cycles: Cycles = "mark",
         redacted: bool = False,
+        content: bool = True,
         at: float | None = None,
     ) -> None:
         try:
             name = txn if txn is None or isinstance(txn, str) else text(txn)  # pyright: ignore[reportUnnecessaryIsInstance] - callers may err
-            core = Core(name or ids.new_txn(), stream, now=now, cycles=cycles, redacted=redacted)
+            core = Core(name or ids.new_txn(), stream, now=now, cycles=cycles, redacted=redacted, content=content)
             agent = core.text(text(agent))
             node = apply.new_session(core.txn, "", ids.trace_id(core.txn), agent, agent, core.time(at))
             self._start(core, node, None)
@@ -182,7 +183,7 @@ class SessionTreeBuilder(ByAddress):
     def _end_session(self, status: Status, error: str | None, final_report: Any = None) -> None:
         """End the session, with what is read by now."""
         known, message = self._outcome(status, error)
-        report = self._final_report if final_report is None else self.core.json(final_report)
+        report = self._final_report if final_report is None else self.core.report(final_report)
         ends: list[r.SessionEnd] = []
 
         def change(put: Put) -> None:
@@ -207,7 +208,7 @@ class SessionTreeBuilder(ByAddress):
     @guarded
     def set_final_report(self, report: Any, *, with_end: bool = False) -> None:
         """Set what the session gives as its result, as JSON: recorded at once, or *with_end* with the session's end, which follows."""
-        encoded = self._final_report = self.core.json(report)
+        encoded = self._final_report = self.core.report(report)
         if with_end:
             return
 
@@ -220,8 +221,10 @@ class SessionTreeBuilder(ByAddress):
 
     def _begin(self, attributes: Mapping[str, Any] | None) -> None:
         with Step(self.core.stream) as put:
-            self.node.attributes_json = self.core.attributes(attributes)
             node = self.node
+            if not (self.core.content or node.path):
+                attributes = {**(attributes or {}), CONTENT_RECORDED: False}
+            node.attributes_json = self.core.attributes(attributes)
             put(r.SessionBegin(self.path, node.started_at, node.agent_id, node.call_path, node.attributes_json))
 
     # Turns
@@ -243,7 +246,7 @@ class SessionTreeBuilder(ByAddress):
         """
         core = self.core
         epoch = core.epoch  # as the number is drawn: a handler may fork behind that
-        prompts = {key: self._prompt(value) for key, value in (("system", system), ("user", user)) if value is not None}
+        prompts = {key: self._said(value) for key, value in (("system", system), ("user", user)) if value is not None}
         block = core.attributes(attributes)
         held = core.stream.enter()
         try:
@@ -261,7 +264,7 @@ class SessionTreeBuilder(ByAddress):
     @guarded
     def set_assistant(self, turn: Turn, content: object) -> None:
         """Set what the assistant said in a turn; see `Turn.assistant`."""
-        prompt = self._prompt(content)
+        prompt = self._said(content)
 
         def change(put: Put) -> None:
             turn.node.assistant = {"content": prompt}
@@ -296,7 +299,7 @@ class SessionTreeBuilder(ByAddress):
                     account_open(handle, left, message)  # its call may go on
                     handle.end(left, message)
             if turn.node.assistant is None and (last := last_said(turn.node)) is not None:
-                turn.node.assistant = {"content": self._prompt(last)}
+                turn.node.assistant = {"content": self._said(last)}
                 put(r.TurnSet(turn.path, turn.node.assistant))
             ends.append(r.TurnEnd(turn.path, self.core.now_ms(), known, message))
             apply.end_turn(turn.node, ends[0])
@@ -437,6 +440,9 @@ class SessionTreeBuilder(ByAddress):
 
     def _prompt(self, value: object) -> str:
         return cut(self.core.text(text(value)), PROMPT_CHARACTERS)
+
+    def _said(self, value: object) -> str:
+        return cut(self.core.said(text(value)), PROMPT_CHARACTERS)
 
     def _outcome(self, status: object, error: object) -> tuple[Status, str | None]:
         known, strange = known_status(status)

@@ -48,7 +48,7 @@ class RecordedTree(Fold):
 
     def response(self, value: object) -> Payload:
         """Return an answer as a record holds it, cut where it is too long."""
-        return self._core.response(value)
+        return self._core.response("", value)
 
     def attributes(self, block: object) -> Raw | UnsetType:
         """Return attributes as a record holds them; a value that is not a mapping becomes their member ``value``."""

@@ -11,6 +11,7 @@ from optree._builder import SessionTreeBuilder, Taker
 from optree._builder.core import Core
 from optree._ids import is_txn, new_txn
 from optree._interrupts import suppress
+from optree._nodes import CONTENT_RECORDED
 from optree._store.files.descriptors import OPENING_SESSIONS
 from optree._store.reading.interrupted import account_open, interrupt, open_nodes
 from optree._store.reading.recovery import Loaded
@@ -92,6 +93,7 @@ def open_session(
             now=options.now,
             cycles=options.cycles,
             redacted=options.redacted,
+            content=options.content,
         )
         store.attach(builder)
     except BaseException:  # an interrupt
@@ -119,11 +121,14 @@ def resume_session(
             now=options.now,
             cycles=options.cycles,
             redacted=options.redacted,
+            content=options.content,
             pool=loaded.tree.pool,
             latest=max(root.ended_at or 0.0, *root.resumed_at, root.started_at),
         )
         builder = SessionTreeBuilder.over(core, loaded.session)
         _close_interrupted(builder, core)
+        if not options.content:
+            builder.set_title(attributes={CONTENT_RECORDED: False})
         store.attach(builder)
         if store.lost:
             store.snapshot()  # at once: what says of its files that they are damaged also lets them be settled

@@ -36,6 +36,7 @@ class StoreOptions(Struct, frozen=True):
     sync: Sync = "interval"
     write: Write = "structure"
     redacted: bool = False
+    content: bool = True
     cycles: Cycles = "mark"
     now: Clock = wall
     system: OS = REAL

@@ -44,6 +44,9 @@ class Config(Struct, frozen=True):
     """What is replaced in all that is shown, exported or saved redacted, beside known credentials. ``OPTREE_REDACT`` is JSON."""
     redacted_save: bool = False
     """Whether credentials are replaced before anything is written; by default the disk has all, in files private to their owner."""
+    content: bool = True
+    """Whether it is recorded what is said: prompts, messages, answers, reasoning, arguments and results of tools, final reports. Without it
+    the tree has models, parameters, names, sizes, tokens, costs, times, errors, log lines and attributes, and no credentials."""
     cycles: Cycles = "mark"
     """Whether an agent that calls itself, also through others, is marked (``mark``) or refused with `CycleError` (``block``)."""
     verbose: bool = False
@@ -99,6 +102,7 @@ class Options(TypedDict, total=False):
     write: Write
     redact: Redaction | Mapping[str, Any]
     redacted_save: bool
+    content: bool
     cycles: Cycles
     verbose: bool
     trace_llm: bool
@@ -336,6 +340,7 @@ class ConfigInUse:
             if "redact" in self._theirs and ("redact" in said or config.redact != Redaction()):  # also what a process before a fork set
                 options["redact"] = _both(self._theirs["redact"], config.redact)
             options["redacted_save"] = self._theirs.get("redacted_save", False) or config.redacted_save
+            options["content"] = self._theirs.get("content", True) and config.content
             config = replace(config, **options)
         if config.redact.callback is not None:
             _token_of(config.redact.callback)

@@ -14,8 +14,6 @@ ERROR_TYPE: Final = "error.type"
 """The attribute of an op that failed which has its provider's code; where that tells none, the class, if one is known."""
 ERROR_CLASS: Final = "error.class"
 """The attribute that has the class."""
-ERROR_BODY: Final = "error.body"
-"""The attribute that has all that a provider said of a failure. Its message is content, as an answer is."""
 BODY_TYPE: Final = "error.body.type"
 """The attribute that has the content type of that, where it is the text of an answer and no JSON."""
 FailureClass = Literal["auth", "quota", "rate_limit", "network", "timeout", "model", "invalid"]

@@ -50,7 +50,7 @@ def stand_in(store: SessionStore, path: str, ancestry: str) -> Joined:
     turn_path = path if path and parts % 2 else parent_label(path) or "0"
     node = apply.new_session(txn, parent_label(turn_path), trace_id(txn), ancestry.rpartition("->")[2], ancestry, now_ms())
     options = store.options
-    core = Core(txn, store.stream, now=options.now, cycles=options.cycles, redacted=options.redacted)
+    core = Core(txn, store.stream, now=options.now, cycles=options.cycles, redacted=options.redacted, content=options.content)
     builder = SessionTreeBuilder.over(core, node)
     turn = Turn(builder, apply.begin_turn(node, TurnBegin(turn_path, now_ms())), 1)
     core.after_fork(store.journal.base)  # as in a forked child: numbers from a range of this writer's own

@@ -10,7 +10,7 @@ from optree._builder import Op, SessionTreeBuilder
 from optree._builder.figures import model_of as called_model
 from optree._builder.handles import respond_at_end
 from optree._interrupts import pass_on
-from optree._nodes import PARTIAL, USAGE_AT_START, Status
+from optree._nodes import BROKEN_OFF_CALLS, PARTIAL, USAGE_AT_START, Status
 from optree._providers import usage
 from optree._tracing.recorded import note_foreign, note_type
 from optree._tracing.runtime import report_problem
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 _ASKED = "by stream_options={'include_usage': True}"
 _NEXT = "return the client's answer itself, or call op.response and op.account"
 ENDED_EARLY = "the stream ended before it said that it was over: the answer may lack its end, and what it took is not all known"
-BROKEN_OFF_CALLS = "response.tool_calls"
-"""The attribute of an op whose answer broke off that has the function calls in it, as far as they had come: they are content."""
 _ENDS = ("stop_reason", "stopReason", "finish_reason", "done_reason", "done", "promptFeedback", "prompt_feedback")
 """Members of an answer, one of which says why it ended: Gemini's `promptFeedback` where it has no candidates."""
 _TOLD = ("usage", "usageMetadata", "usage_metadata", "prompt_eval_count", "eval_count", "timings", "x_groq")

@@ -281,7 +281,8 @@ class Runtime:
 
     def _options(self) -> StoreOptions:
         conf = self.config
-        return StoreOptions(self.directory(), conf.compression, conf.sync, conf.write, redacted=conf.redacted_save, cycles=conf.cycles)
+        redacted = conf.redacted_save or not conf.content
+        return StoreOptions(self.directory(), conf.compression, conf.sync, conf.write, redacted, conf.content, conf.cycles)
 
     def _make_room(self) -> None:
         """Drop sessions that have ended, and wait a moment where they are too many: once for an eighth of all, or once eight have ended."""

@@ -73,7 +73,7 @@ class SessionRecording:
 
     def end(self, ts: float, status: Status | None, error: str | None = None, report: Any = None) -> None:
         """End the session, not before anything in it."""
-        final = UNSET if report is None else self.builder.core.json(report)
+        final = UNSET if report is None else self.builder.core.report(report)
         self.builder.record(SessionEnd(self.builder.path, max(ts, self.latest), status, self._cut_text(error), final))
 
     def tell(self, title: str | None, attributes: dict[str, Any]) -> None:

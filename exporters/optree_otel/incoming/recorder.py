@@ -51,7 +51,7 @@ def end_turn(turn: Turn, ts: float, status: Status, error: str | None, prompt: s
 
 def end_session(builder: SessionTreeBuilder, ts: float, status: Status, error: str | None, report: Any) -> None:
     """End a session."""
-    final = UNSET if report is None else builder.core.json(report)
+    final = UNSET if report is None else builder.core.report(report)
     builder.record(SessionEnd(builder.path, ts, status, _cut_text(builder, error), final))
 
 
@@ -144,7 +144,8 @@ def _stretch(place: SpanPlace, ts: float) -> None:
 
 def _prompted(turn: Turn, user: str | None) -> None:
     """Record what the user asked, where the begin of a turn did not tell it."""
-    if (prompt := _cut_text(turn.builder, user)) and not (turn.node.prompts and "user" in turn.node.prompts):
+    if user and not (turn.node.prompts and "user" in turn.node.prompts):
+        prompt = cut(turn.builder.core.said(user), _MOST_CHARACTERS)
         turn.builder.record(TurnSet(turn.path, prompts={"user": prompt}))
 
 
@@ -209,7 +210,7 @@ def _put_answer(op: Op, span: InSpan, meaning: Meaning) -> str | None:
     if meaning.role == "llm":
         call = content.of_llm(span)
         _put_response(op, span, call.answer or None)
-        return None if call.reasoning is None else op.builder.core.text(call.reasoning)
+        return None if call.reasoning is None else op.builder.core.said(call.reasoning)
     if meaning.role in ("tool", "mcp", "plain", "chain"):
         _put_response(op, span, content.of_tool(span.attributes)[1])
     return None

@@ -16,7 +16,7 @@ from optree._capture.calls.background import expect_response
 from optree._capture.calls.program import PROGRAM
 from optree._capture.calls.refusals import Refusal
 from optree._interrupts import suppress
-from optree._nodes import PARTIAL, USAGE_AT_START, AccountingEntry, Status, is_placeholder
+from optree._nodes import ERROR_BODY, PARTIAL, USAGE_AT_START, AccountingEntry, Status, is_placeholder
 from optree._providers import usage
 from optree._providers.answers import model_of, provider_in, whole
 from optree._providers.merging import Piece
@@ -24,7 +24,7 @@ from optree._providers.messages import is_under_way
 from optree._providers.server_tools import server_tools
 from optree._providers.usage import SERVER_TOOLS
 from optree._tracing.budgets import CarriedRefusal
-from optree._tracing.failures import ERROR_BODY, FailureClass, error_attributes
+from optree._tracing.failures import FailureClass, error_attributes
 from optree._tracing.faults import guarded
 from optree._tracing.results import ENDED_EARLY, ModelResult, has_figures, name_model
 from optree._tracing.runtime import RUNTIME

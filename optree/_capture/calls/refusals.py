@@ -8,7 +8,8 @@ from typing import Any, Final, NamedTuple
 from optree._builder.outcome import Told, told_in
 from optree._capture.calls.bodies import MOST_KEPT
 from optree._interrupts import pass_on
-from optree._tracing.failures import BODY_TYPE, ERROR_BODY, ERROR_TYPE
+from optree._nodes import ERROR_BODY
+from optree._tracing.failures import BODY_TYPE, ERROR_TYPE
 from optree._values import cut, encode, is_list, is_object
 from optree.redaction import beginning
 

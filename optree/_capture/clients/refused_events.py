@@ -13,8 +13,9 @@ from optree._capture.calls.exchange import Exchange
 from optree._capture.calls.program import PROGRAM
 from optree._capture.calls.refusals import Refusal, refusal_in
 from optree._capture.replay.recorded import EVENT, EVENT_KEY, key_of_event
+from optree._nodes import ERROR_BODY
 from optree._tracing import context
-from optree._tracing.failures import ERROR_BODY, ERROR_TYPE
+from optree._tracing.failures import ERROR_TYPE
 from optree._tracing.scopes import OpScope
 from optree._values import is_object
 

@@ -19,9 +19,8 @@ from optree._capture.replay.text_answers import (
     usage_as,
     whole_answer_by_text,
 )
-from optree._nodes import PARTIAL, USAGE_AT_START, OperationNode, Tokens, is_placeholder
-from optree._tracing.failures import BODY_TYPE, ERROR_BODY, ERROR_TYPE
-from optree._tracing.results import BROKEN_OFF_CALLS
+from optree._nodes import BROKEN_OFF_CALLS, ERROR_BODY, PARTIAL, USAGE_AT_START, OperationNode, Tokens, is_placeholder
+from optree._tracing.failures import BODY_TYPE, ERROR_TYPE
 from optree._values import decode, encode, is_list, is_object, object_of, objects_of
 
 WEBSOCKET: Final = "websocket:"

@@ -12,8 +12,7 @@ from typing import Any, Final, NamedTuple
 from msgspec import DecodeError, json
 
 from optree._interrupts import suppress
-from optree._nodes import OperationNode, Tokens
-from optree._tracing.results import BROKEN_OFF_CALLS
+from optree._nodes import BROKEN_OFF_CALLS, OperationNode, Tokens
 from optree._values import encode, is_list, is_object, text_of
 
 _INTERFACES: Final = (
