@@ -171,7 +171,8 @@ BROKEN_OFF_CALLS = "response.tool_calls"
 """The attribute of an op whose answer broke off that has the function calls in it, as far as they had come: they are content."""
 ERROR_BODY = "error.body"
 """The attribute that has all that a provider said of a failure. Its message is content, as an answer is."""
-ATTRIBUTES_WITH_CONTENT = frozenset({BROKEN_OFF_CALLS, ERROR_BODY})
+ATTRIBUTES_WITH_CONTENT = frozenset({BROKEN_OFF_CALLS, ERROR_BODY, "permission_denials", "deferred_tool_use"})
+"""The last two are what Claude Code tells of tools that it did not run."""
 NOT_RECORDED = "[not recorded]"
 """Stands in the place of a text in a session that is recorded without content."""
 CONTENT_RECORDED = "content_recorded"

@@ -41,19 +41,24 @@ def request_outline(kind: str, payload: Any) -> dict[str, Any]:
 
 def response_outline(kind: str, value: Any) -> Any:
     """Return an answer without content: of a model's which kinds of parts it has, which tools it asks for, and why it ended."""
-    outlined = _outline(plain(value), _OF_ANSWERS, 0) if kind == "llm" else None
+    outlined = _outline(_read(value), _OF_ANSWERS, 0) if kind == "llm" else None
     return outlined or NOT_RECORDED
 
 
 def message_outline(message: Any) -> dict[str, Any]:
     """Return a message without content: its role, the kinds of its parts, and the tools that it asks for."""
-    outlined = _outline(plain(message), _OF_ANSWERS, 0)
+    outlined = _outline(_read(message), _OF_ANSWERS, 0)
     return outlined if is_object(outlined) else {"role": "user", "content": NOT_RECORDED}
 
 
 def with_content(messages: list[Any]) -> list[Any]:
     """Return those of recorded messages that are no outlines."""
     return [message for message in messages if message_outline(message) != message]
+
+
+def _read(value: Any) -> Any:
+    """Return a value as plain data, as far as that is needed: objects of SDKs are no content by themselves."""
+    return value if is_object(value) else plain(value)
 
 
 def _outline(value: Any, known: frozenset[str], depth: int) -> Any:

@@ -302,7 +302,7 @@ class Core:
             history = [(None, encode(message_outline(message))) for message in cast("list[object]", messages)]
         elif messages is not None:
             parts.append((b'"messages"', encode(NOT_RECORDED)))
-        whole = {**payload, "messages": messages} if messages is not None else payload
+        whole: dict[str, Any] = payload if messages is None else {**payload, "messages": messages}
         return Request(kind, parts, [], history, size=len(encode(whole, MAX_ITEMS)))
 
     def pooled(self, request: Request, new: records.Pooled | None = None) -> tuple[records.Pooled, Payload]:

@@ -46,7 +46,7 @@ class Config(Struct, frozen=True):
     """Whether credentials are replaced before anything is written; by default the disk has all, in files private to their owner."""
     content: bool = True
     """Whether it is recorded what is said: prompts, messages, answers, reasoning, arguments and results of tools, final reports. Without it
-    the tree has models, parameters, names, sizes, tokens, costs, times, errors, log lines and attributes, and no credentials."""
+    the tree has models, parameters, names, sizes, tokens, costs, times, errors, log lines and attributes; *redacted_save* is on with it."""
     cycles: Cycles = "mark"
     """Whether an agent that calls itself, also through others, is marked (``mark``) or refused with `CycleError` (``block``)."""
     verbose: bool = False
@@ -342,6 +342,8 @@ class ConfigInUse:
             options["redacted_save"] = self._theirs.get("redacted_save", False) or config.redacted_save
             options["content"] = self._theirs.get("content", True) and config.content
             config = replace(config, **options)
+        if not config.content:
+            config = replace(config, redacted_save=True)
         if config.redact.callback is not None:
             _token_of(config.redact.callback)
         if config.redact != settings():

@@ -99,7 +99,9 @@ class Session:
         """Return the transcript so far, ready to be sent to a provider.
 
         In a resumed run it begins with what was recorded before. Where nothing was given to `message`, it is the messages of the last
-        LLM call, with its answer. A tool call whose result was lost gets a result that says so, since providers refuse it otherwise.
+        LLM call, with its answer. What was recorded with ``content=False`` is not among them.
+
+        A tool call whose result was lost gets a result that says so, since providers refuse it otherwise.
 
         Returns:
             New messages, oldest first; empty for a session that has none.

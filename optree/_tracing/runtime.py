@@ -281,8 +281,7 @@ class Runtime:
 
     def _options(self) -> StoreOptions:
         conf = self.config
-        redacted = conf.redacted_save or not conf.content
-        return StoreOptions(self.directory(), conf.compression, conf.sync, conf.write, redacted, conf.content, conf.cycles)
+        return StoreOptions(self.directory(), conf.compression, conf.sync, conf.write, conf.redacted_save, conf.content, conf.cycles)
 
     def _make_room(self) -> None:
         """Drop sessions that have ended, and wait a moment where they are too many: once for an eighth of all, or once eight have ended."""
@@ -394,7 +393,7 @@ class Runtime:
         return [*list(self.stores.values()), *self.leaving.stores()]
 
     def _opened(self, txn: str | None, agent: str, attributes: Mapping[str, Any]) -> Session:
-        process, drawn = os.getpid(), not (txn and self.directory().is_free(txn))
+        process, drawn, conf = os.getpid(), not (txn and self.directory().is_free(txn)), self.config
         console = self._console(name := new_txn() if drawn else str(txn))
         try:
             builder, store = open_session(
@@ -407,7 +406,7 @@ class Runtime:
             if not is_begun_by_parent():
                 self.problems.report(nothing_saved(self.directory(), self.directory().why(error) if isinstance(error, OSError) else error))
             stream = Stream([self.unsaved.setdefault(name, Unsaved()), *console])
-            builder = SessionTreeBuilder(agent, txn=name, attributes=attributes, stream=stream, cycles=self.config.cycles)
+            builder = SessionTreeBuilder(agent, txn=name, attributes=attributes, stream=stream, cycles=conf.cycles, content=conf.content)
             self._mirror(builder.core, None)
             return Session(builder)
         store.report, store.process = self.problems.report_of_store, process  # which drew the txn: a handler may have forked since

@@ -537,7 +537,7 @@ def _turn(*responses):
     for at, (kind, response) in enumerate(responses, 1):
         op = OperationNode(f"t:1.{at}", f"1.{at}", kind, "m", 1.0, (), ())
         builder = SessionTreeBuilder("a")
-        op.response = None if response is None else builder.core.response(response)
+        op.response = None if response is None else builder.core.response(kind, response)
         turn.ops.append(op)
     return turn
 

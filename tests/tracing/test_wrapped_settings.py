@@ -137,6 +137,17 @@ def test_a_worker_saves_redacted_as_the_process_does_that_wrapped(method, how, r
     assert SECRET.encode() not in on_disk(directory)
 
 
+@pytest.mark.parametrize("how", ["process", "pool"])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_worker_records_no_content_where_the_process_does_not(method, how, ran, directory):
+    """What a worker's tool answers is in no file where the process that wrapped records no content."""
+    before = "optree.tool(lambda of: of)('Mary Roe')"
+    configured = "content=False, compression='none'"
+    assert ({"content": False, "problems": []}, "") == ran(configured, "content", method=method, how=how, before=before)
+    assert ["near", "<lambda>", "far"] == [*ops(directory)]
+    assert b"Mary" not in on_disk(directory)
+
+
 def test_a_workers_journal_is_redacted(finished, directory):
     """The journal of a worker whose program is killed has nothing in the clear."""
     code, out, _ = finished("""

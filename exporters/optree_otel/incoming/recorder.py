@@ -34,6 +34,8 @@ from optree_otel.signals import names
 MAX_NESTED: Final = 50
 """Sessions in each other: an agent that is deeper stays an op (a snapshot holds 60)."""
 _ERROR_EVENT: Final = "exception"
+_OF_CONTENT: Final = "gen_ai."
+"""What the name of an event begins with that has messages."""
 _MOST_CHARACTERS: Final = 16_384
 """Of a prompt, an error, or what an assistant said."""
 _KINDS: Final[dict[str, OpKind]] = {"agent": "session", "llm": "llm", "tool": "tool", "mcp": "tool"}
@@ -229,7 +231,8 @@ def _put_events(op: Op, span: InSpan) -> None:
 
 
 def _line(event: InEvent, builder: SessionTreeBuilder) -> LogEntry:
-    core, block = builder.core, event.attributes
+    core = builder.core
+    block = event.attributes if core.content or not event.name.startswith(_OF_CONTENT) else {}
     if event.name == _ERROR_EVENT:
         thrown = (block.get("exception.type"), block.get("exception.message"))
         message = ": ".join(text(part) for part in thrown if part) or _ERROR_EVENT

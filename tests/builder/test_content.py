@@ -1,0 +1,182 @@
+"""What stands in the place of requests, answers and messages where content is off."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optree import SessionTreeBuilder, format_tree
+from optree._builder.content import message_outline, request_outline, response_outline, with_content
+from optree._nodes import NOT_RECORDED
+from optree._values import decode, encode
+
+SAID = "Jane Doe is ill"
+CALL = {"id": "call-1", "type": "function", "function": {"name": "weather", "arguments": json.dumps({"of": SAID})}}
+VALUES = st.recursive(
+    st.sampled_from([SAID, "ill", 1, None, True]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["of", "input", "arguments", "text", "thinking", "result", "q"]), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@pytest.mark.parametrize(
+    ("answer", "outline"),
+    [
+        pytest.param(
+            {
+                "id": "chat-1",
+                "model": "gpt-5",
+                "choices": [{"message": {"role": "assistant", "content": SAID, "tool_calls": [CALL]}, "finish_reason": "tool_calls"}],
+            },
+            {
+                "id": "chat-1",
+                "model": "gpt-5",
+                "choices": [
+                    {
+                        "message": {
+                            "role": "assistant",
+                            "content": NOT_RECORDED,
+                            "tool_calls": [{"id": "call-1", "type": "function", "function": {"name": "weather"}}],
+                        },
+                        "finish_reason": "tool_calls",
+                    }
+                ],
+            },
+            id="OpenAI's chat",
+        ),
+        pytest.param(
+            {
+                "id": "r-1",
+                "status": "completed",
+                "output": [
+                    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": SAID}]},
+                    {"type": "function_call", "call_id": "c", "name": "weather", "arguments": SAID},
+                ],
+            },
+            {
+                "id": "r-1",
+                "status": "completed",
+                "output": [
+                    {"type": "message", "role": "assistant", "content": [{"type": "output_text"}]},
+                    {"type": "function_call", "call_id": "c", "name": "weather"},
+                ],
+            },
+            id="OpenAI's responses",
+        ),
+        pytest.param(
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": SAID},
+                    {"type": "tool_use", "id": "t", "name": "weather", "input": {"id": "Jane", "role": "ill"}},
+                ],
+                "stop_reason": "tool_use",
+            },
+            {
+                "role": "assistant",
+                "content": [{"type": "thinking", "thinking": NOT_RECORDED}, {"type": "tool_use", "id": "t", "name": "weather"}],
+                "stop_reason": "tool_use",
+            },
+            id="Anthropic's messages",
+        ),
+        pytest.param(
+            {
+                "candidates": [
+                    {
+                        "content": {
+                            "role": "model",
+                            "parts": [{"text": SAID}, {"functionCall": {"name": "weather", "args": {"name": "Jane"}}}],
+                        },
+                        "finishReason": "STOP",
+                    }
+                ]
+            },
+            {"candidates": [{"content": {"role": "model", "parts": [{}, {"functionCall": {"name": "weather"}}]}, "finishReason": "STOP"}]},
+            id="Gemini",
+        ),
+        pytest.param(
+            {
+                "output": {
+                    "message": {
+                        "role": "assistant",
+                        "content": [{"toolUse": {"toolUseId": "u", "name": "weather", "input": {"name": "Jane"}}}],
+                    }
+                },
+                "stopReason": "tool_use",
+            },
+            {
+                "output": {"message": {"role": "assistant", "content": [{"toolUse": {"toolUseId": "u", "name": "weather"}}]}},
+                "stopReason": "tool_use",
+            },
+            id="Bedrock Converse",
+        ),
+        pytest.param(
+            {"message": {"role": "assistant", "content": SAID}, "done": True, "done_reason": "stop"},
+            {"message": {"role": "assistant", "content": NOT_RECORDED}, "done": True, "done_reason": "stop"},
+            id="Ollama",
+        ),
+        pytest.param({"role": SAID, "name": "Jane", "patient": {"id": "Jane"}}, NOT_RECORDED, id="of the program's own"),
+        pytest.param(SAID, NOT_RECORDED, id="text"),
+    ],
+)
+def test_answers_of_models_keep_what_is_no_content(answer, outline):
+    """Of a model's answer stay roles, kinds of parts, the names and ids of the calls in it, and why it ended."""
+    assert outline == response_outline("llm", answer)
+
+
+def test_results_of_tools_keep_nothing():
+    """Of a tool's result nothing stays, also if its members are called as those of an answer."""
+    assert NOT_RECORDED == response_outline("tool", {"id": "Jane", "status": "ill", "role": "patient"})
+    assert {} == request_outline("tool", {"model": "Jane", "seed": 1})
+
+
+def test_requests_keep_parameters():
+    """Of a model's request stay the parameters that say how it is asked, also those that are in an object of their own."""
+    sent = {
+        "model": "gpt-5",
+        "temperature": 0,
+        "tools": [{"name": SAID}],
+        "system": SAID,
+        "user": "jane",
+        "stop": ["ill"],
+        "options": {"num_ctx": 10},
+    }
+    assert {"model": "gpt-5", "temperature": 0, "options": {"num_ctx": 10}} == request_outline("llm", sent)
+
+
+@given(VALUES)
+def test_nothing_said_is_in_an_outline(value):
+    """Whatever is in a message's content, a call's arguments or a tool's result: no text of it is in the outline."""
+    for outline in (
+        message_outline({"role": "user", "content": value}),
+        response_outline("llm", {"choices": [{"message": {"content": value, "tool_calls": [{"function": {"arguments": value}}]}}]}),
+        response_outline("llm", {"content": [{"type": "tool_use", "input": value}]}),
+        response_outline("tool", value),
+        request_outline("llm", {"tools": value, "system": value, "input": value}),
+    ):
+        assert b"ill" not in encode(outline)
+
+
+def test_an_outline_is_known_again():
+    """Outlines are told from messages with content, also from an empty one."""
+    told = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+    assert [told] == with_content([message_outline({"role": "user", "content": SAID}), message_outline(told), told])
+
+
+def test_a_builder_of_its_own():
+    """A builder that is made without content has sizes and figures as one that has it."""
+    sizes = []
+    for content in (True, False):
+        builder = SessionTreeBuilder("lead", content=content)
+        op = builder.begin_op("llm", "openai:gpt-5", turn=builder.begin_turn(user=SAID))
+        op.request([{"role": "user", "content": SAID}], temperature=0)
+        op.response({"choices": [{"message": {"role": "assistant", "content": SAID}}]})
+        op.account(input_tokens=3, output_tokens=4, cost_usd=0.5)
+        builder.end_session(final_report={"of": SAID})
+        sizes.append((op.node.request.size, op.node.response.size, op.node.accounting[0].tokens, builder.node.totals.cost_usd))
+        assert content == (SAID in format_tree(builder)) == (SAID in str(decode(builder.node.final_report)))
+    assert sizes[0] == sizes[1]
