@@ -4,12 +4,13 @@ import openai
 import pytest
 
 import optree
+from optree._capture.calls.program import PROGRAM
 from optree._nodes import NOT_RECORDED
 from optree._tracing.runtime import RUNTIME
 from optree._tree import walk_ops
 from optree._values import decode
 from tests.capture.provider import Reply
-from tests.capture.sdk_calls import CALLS, CHAT_TOOL, chat
+from tests.capture.sdk_calls import CALLS, CHAT_TOOL
 
 REFUSED = Reply({"error": {"message": "slow down", "code": "rate_limit_exceeded", "prompt": "Weather?"}}, status=429)
 
@@ -44,14 +45,15 @@ def test_nothing_said_is_on_disk(without_content, provider, call, reply):
 def test_turns_hold_together(without_content, provider):
     """A program without decorators has one turn of a question, its tool's call and the answer, as with content; the refusal has no body."""
     question = {"role": "user", "content": "Weather?"}
-    provider.says(CHAT_TOOL)
-    chat(provider.url)
-    provider.says(REFUSED)
     called = {"role": "assistant", "tool_calls": [{"id": "call-1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}]}
     result = {"role": "tool", "tool_call_id": "call-1", "content": "It rains"}
-    with openai.OpenAI(base_url=f"{provider.url}/v1", api_key="none", max_retries=0) as client, pytest.raises(openai.RateLimitError):
-        client.chat.completions.create(model="gpt-5", messages=[question, called, result])
-    [session] = RUNTIME.sessions.values()
+    provider.says(CHAT_TOOL)
+    with PROGRAM.apart(), openai.OpenAI(base_url=f"{provider.url}/v1", api_key="none", max_retries=0) as client:
+        client.chat.completions.create(model="gpt-5", messages=[question])
+        [session] = RUNTIME.sessions.values()
+        provider.says(REFUSED)
+        with pytest.raises(openai.RateLimitError):
+            client.chat.completions.create(model="gpt-5", messages=[question, called, result])
     [turn] = session.tree.session.turns
     assert (NOT_RECORDED, ["ok", "failed"]) == (turn.prompts["user"], [op.status for op in turn.ops])
     assert [{"id": "call-1", "type": "function", "function": {"name": "weather"}}] == decode(turn.ops[0].response.payload)["choices"][0][
