@@ -102,7 +102,14 @@ def _in_session(folder: Path, work_of: Callable[[int], None], units: int, **opti
     optree.configure(base_dir=folder / "optree", **({"otel": "off"} | options))
     scope = optree.session("bench")
     scope.__enter__()
-    return Job(lambda: work_of(units), optree.flush, lambda: scope.__exit__(None, None, None))
+
+    def finish() -> None:
+        """Save the session and send its spans: else that goes on while another variant is timed."""
+        scope.__exit__(None, None, None)
+        optree.flush("snapshot", 60.0)
+        optree.flush("export", 60.0)
+
+    return Job(lambda: work_of(units), finish)
 
 
 def _blocks(ops: int) -> None:

@@ -16,7 +16,7 @@ from typing import Literal, Protocol, TypeVar
 from msgspec import Struct
 
 from optree._background import Job, Worker
-from optree._interrupts import RLock, from_handler, is_held_here, is_in, pass_on, suppress
+from optree._interrupts import RLock, from_handler, is_held_here, is_in, pass_on
 from optree._nodes import Severity
 from optree._records import Entries, OpEnd, Record
 from optree._values import text
@@ -342,11 +342,11 @@ class Stream:
             try:
                 self._delivering = get_ident()
                 while queue and most > 0:
-                    batch = [queue[place] for place in range(min(len(queue), _BATCH))]
+                    batch = [queue[0]] if len(queue) == 1 else [queue[place] for place in range(min(len(queue), _BATCH))]
                     most -= len(batch)
                     begun = monotonic() if self._stuck_until else 0.0
                     for taker, wants in self._takers:
-                        wanted = batch[:] if wants is None else [record for record in batch if wants.has(record)]
+                        wanted = batch[:] if wants is None else [one for one in batch if type(one) in wants.kinds and wants.has(one)]
                         try:
                             if wanted:
                                 try:
@@ -356,9 +356,11 @@ class Stream:
                         except Exception as error:  # noqa: BLE001 - must not reach the traced program
                             pass_on(error)
                             self.fault(error)
-                    with suppress(IndexError):  # in a forked child
+                    try:
                         for _ in batch:  # last: what an interrupt leaves in the queue the next thread delivers; twice does no harm
                             queue.popleft()
+                    except IndexError as error:  # in a forked child
+                        pass_on(error)
                     if begun and monotonic() - begun < WAIT_SECONDS / 4:  # the taker is quick again
                         self._stuck_until = 0.0
             finally:

@@ -134,7 +134,8 @@ class _Instrument(ContextManager, Generic[H]):
 
     def inherited(self, handle: H) -> bool:
         """Tell whether a node is another process's."""
-        return is_parents(handle.builder.core, self._node(handle))
+        core = handle.builder.core
+        return core.epoch > 0 and is_parents(core, self._node(handle))
 
     def called(self, handle: H, arguments: Mapping[str, Any]) -> None:
         """Take the arguments of a decorated function's call."""
@@ -144,7 +145,7 @@ class _Instrument(ContextManager, Generic[H]):
         return Result()
 
     def _node(self, handle: H) -> SessionNode | TurnNode | OperationNode:
-        return handle.builder.node if isinstance(handle, Session) else handle.node
+        return handle.bare if isinstance(handle, Op) else handle.builder.node if isinstance(handle, Session) else handle.node
 
     def _end(self, handle: H, status: Status, error: str | None) -> None:
         raise NotImplementedError

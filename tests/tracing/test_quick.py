@@ -19,6 +19,7 @@ from optree import _speed as speed
 from optree._builder.guard import FAULTS
 from optree._builder.handles import Op
 from optree._capture.calls.observed import ObservedCall
+from optree._records import Accounted, Entries, OpBegin, OpEnd
 from optree._speed import plainly
 from optree._tracing import context, holding, scopes, wrapping
 from optree.errors import BudgetExceeded
@@ -498,3 +499,25 @@ def test_nothing_is_kept():
     """40 runs of all programs leave less than a block each behind: every reference that is taken is given back."""
     done = subprocess.run([sys.executable, "-c", GROWN], cwd=ROOT, capture_output=True, text=True, check=True)
     assert int(done.stdout) < 40
+
+
+@pytest.mark.parametrize("way", [contextlib.nullcontext, pytest.param(plainly, marks=compiled)], ids=["as it is", "in Python"])
+def test_a_block_leaves_its_lines_to_the_thread_that_delivers(way):
+    """What a block logs is not delivered by the thread that leaves it, if nobody waits for it: that would cost the program a write more."""
+    optree.configure(console=False)
+    found = []
+
+    class Taker:
+        def take(self, batch):
+            found.extend(type(record) for record in batch)
+
+    with way(), optree.session("lead") as session, optree.turn():
+        stream = session.builder.core.stream
+        stream.subscribe(Taker(), ordered=False)
+        stream._awake = True  # as if the thread were there: it does not come in between
+        with optree.llm("openai:gpt-5") as op:
+            op.log("asked")
+        assert [OpBegin, Accounted, OpEnd] == found
+        stream.flush()
+        assert Entries is found[-1]
+        stream._awake = False
