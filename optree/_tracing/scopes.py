@@ -425,6 +425,8 @@ def llm(name: Any = None, /, *, provider: str | None = None, model: str | None =
         **attributes: What else is known of the request, for its node.
     """
     try:
+        if name is None and not attributes and type(provider) is str and type(model) is str and RUNTIME.config.enabled:  # nearly always
+            return OpScope("llm", *_of_model(provider, model))
         if _decorates(name):
             return OpScope("llm", None, {})(name)
         if not RUNTIME.config.enabled:
@@ -466,8 +468,6 @@ def tool(name: Any = None, /, *, provider: str | None = None, **attributes: Any)
 
 
 def _llm(name: Any, provider: Any, model: Any, attributes: Mapping[str, Any]) -> OpScope:
-    if name is None and not attributes and type(provider) is str and type(model) is str:
-        return OpScope("llm", *_of_model(provider, model))
     provider, model = _name("llm", provider), _name("llm", model)
     label = ":".join(part for part in (provider, model) if part) or _name("llm", name)
     known = {"provider": provider, "model": model, **attributes}
