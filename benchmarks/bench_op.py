@@ -209,7 +209,6 @@ def _context_ops(folder: Path, ops: int) -> Job:
 
     def close() -> None:
         scope.__exit__(None, None, None)
-        optree.flush("snapshot", 60.0)  # else it is saved while another variant is timed
         optree.flush("snapshot", 60.0)
 
     return Job(do, optree.flush, close)
