@@ -23,6 +23,19 @@ VALUES = st.recursive(
 )
 
 
+OWN = st.recursive(
+    st.sampled_from(["ill", SAID, 1]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["id", "name", "status", "role", "type", "message", "content", "output", "model"]), inner, max_size=4
+        )
+    ),
+    max_leaves=12,
+)
+"""What a program's own tools take and give, in members that providers' messages have too."""
+
+
 @pytest.mark.parametrize(
     ("answer", "outline"),
     [
@@ -120,6 +133,19 @@ VALUES = st.recursive(
             id="Ollama",
         ),
         pytest.param({"role": SAID, "name": "Jane", "patient": {"id": "Jane"}}, NOT_RECORDED, id="of the program's own"),
+        pytest.param({"id": "Jane.Doe", "status": "ill", "type": "cold", "message": SAID}, NOT_RECORDED, id="what a program made of it"),
+        pytest.param([{"id": "Jane.Doe", "status": "ill"}], NOT_RECORDED, id="several of them"),
+        pytest.param(
+            {"id": "r-1", "object": "response", "status": "queued", "output": []},
+            {"id": "r-1", "object": "response", "status": "queued", "output": []},
+            id="an answer that is to come",
+        ),
+        pytest.param(
+            {"content": SAID, "type": "ai", "tool_calls": [{"name": "weather", "args": {"id": "Jane"}, "id": "c"}]},
+            {"content": NOT_RECORDED, "type": "ai", "tool_calls": [{"name": "weather", "id": "c"}]},
+            id="LangChain",
+        ),
+        pytest.param({"model": "m", "response": SAID, "done": True}, {"model": "m", "done": True}, id="Ollama's completions"),
         pytest.param(SAID, NOT_RECORDED, id="text"),
     ],
 )
@@ -159,6 +185,30 @@ def test_nothing_said_is_in_an_outline(value):
         request_outline("llm", {"tools": value, "system": value, "input": value}),
     ):
         assert b"ill" not in encode(outline)
+
+
+@given(OWN)
+def test_a_tools_members_are_its_own(value):
+    """Arguments and results of tools, and what a program makes of an answer, leave nothing, however their members are called."""
+    call = {"type": "tool_use", "id": "t", "name": "send", "input": {"message": "ill", "to": value, "name": "ill"}}
+    for outline in (
+        response_outline("llm", {"role": "assistant", "content": [call]}),
+        response_outline("llm", {"output": {"message": {"role": "assistant", "content": [{"toolUse": call}]}}}),
+        message_outline({"role": "tool", "tool_call_id": "t", "content": value}),
+        message_outline({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": value}]}),
+        message_outline({"role": "user", "content": [{"toolResult": {"toolUseId": "t", "content": value}}]}),
+        message_outline({"type": "function_call_output", "call_id": "t", "output": value}),
+        response_outline("llm", {"answer": value}),
+        request_outline("llm", {"n": value, "seed": value, "content": value, "of": value}),
+    ):
+        assert b"ill" not in encode(outline)
+
+
+def test_an_answer_within_itself_ends():
+    """An object that holds itself, or lies very deep, is looked into as far as answers go."""
+    value = {}
+    value["message"] = value
+    assert NOT_RECORDED == response_outline("llm", value)
 
 
 def test_an_outline_is_known_again():
