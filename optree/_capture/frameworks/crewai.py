@@ -264,7 +264,10 @@ def _agent_alone_began(event: Any, above: Hashable) -> None:
 
 def _task_began(event: Any, above: Hashable) -> None:
     told = {name: said for name in ("description", "expected_output") if isinstance(said := getattr(event.task, name, None), str)}
-    _step(event, OpScope("system", f"task {_name(event.task_name or '')}".rstrip(), {"type": "task"}), above, told)
+    name = event.task_name or ""
+    if name == told.get("description") and not _RUNS.nesting.has_content(above):
+        name = ""  # a task without a name is told by what it asks for
+    _step(event, OpScope("system", f"task {_name(name)}".rstrip(), {"type": "task"}), above, told)
 
 
 def _method_began(event: Any, above: Hashable) -> None:
@@ -274,7 +277,10 @@ def _method_began(event: Any, above: Hashable) -> None:
 
 
 def _guardrail_began(event: Any, above: Hashable) -> None:
-    name = f"guardrail {_name(event.guardrail_name or '')}".rstrip()
+    name = event.guardrail_name or ""
+    if name == getattr(event, "guardrail", None) and not _RUNS.nesting.has_content(above):
+        name = ""  # one that a model is asked for has but a description
+    name = f"guardrail {_name(name)}".rstrip()
     _step(event, OpScope("system", name, {"type": "guardrail", "retry": event.retry_count}), above)
 
 

@@ -175,6 +175,11 @@ class Nesting:
         scope = self.scope(key)
         return None if scope is None else scope.op
 
+    def has_content(self, key: Hashable) -> bool:
+        """Tell whether it is recorded what is said in a node; where that is not open, in what is open here."""
+        scope = self.scope(key) or context.here()
+        return RUNTIME.config.content if scope is None else scope.session.builder.core.content
+
     @guarded
     def fail(self, key: Hashable, error: BaseException | None) -> None:
         """End a node by what was raised out of it; an op that failed has the class of that."""

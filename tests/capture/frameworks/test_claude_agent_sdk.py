@@ -234,6 +234,22 @@ def test_a_stream_of_events(recording, child):
     assert [said("It rains")] == decode(op_of(recording, MODEL).response.payload)["content"]
 
 
+def test_a_sub_agent_in_a_session_without_content(saved, child):
+    """What a sub-agent is for is recorded where its session has content, whatever was configured since that began."""
+    steps = [
+        ASKED, INIT, answer("m-1", calls("Task", "task-1", prompt="look", description="looks about", subagent_type="scout")),
+        returned([said("found")], "task-1"), answer("m-2", said("It rains")), told(2),
+    ]  # fmt: skip
+    optree.configure(content=False)
+    with optree.session("lead"):
+        optree.configure(content=True)
+        ask(child, *steps)
+    written = saved()
+    assert "scout" in written
+    for text in ("looks", "found", "rains"):
+        assert text not in written
+
+
 @pytest.mark.captured("claude-agent-sdk", "query", "sub-agents", "tools", added="one line", checks=("agents", "calls", "price"))
 def test_sub_agents(recording, child):
     """A sub-agent is a child session with calls and tools of its own and its last words as its report; one that fails has its error."""

@@ -227,6 +227,19 @@ def test_a_guardrail_that_refuses(recording):
     assert "IT RAINS A LOT" == decode(within[3].response.payload) == decode(task.response.payload)
 
 
+def test_names_that_are_texts_without_content(saved):
+    """With content off, a task and a guardrail that have but a description are called what they are; a name of a task's own stays."""
+    optree.configure(content=False)
+    for name in (None, "look"):
+        agent = forecaster(scripted("It rains", '{"valid": true, "feedback": null}'))
+        ask(Crew(name="meteo", agents=[agent], tasks=[task_of(agent, guardrail="names no patient", name=name)]))
+    written = saved()
+    assert written.count('"name":"task look"') == written.count('"name":"task"') == 1
+    assert written.count('"name":"guardrail"') >= 1
+    for said in ("Weather", "Athens", "patient", "rains"):
+        assert said not in written
+
+
 def test_a_guardrail_that_never_lets_go(recording):
     """A task whose retries are used up is failed with what the guardrail said, and so is the crew."""
     crew = crew_of(scripted("It rains"), guardrail=lambda _output: (False, "too short"), guardrail_max_retries=1)

@@ -25,7 +25,6 @@ from optree._tracing.budgets import common, outside
 from optree._tracing.context import Scope
 from optree._tracing.failures import FailureClass, class_of_status, error_attributes
 from optree._tracing.faults import guarded
-from optree._tracing.runtime import RUNTIME
 from optree._tracing.scopes import SessionScope, TurnScope
 from optree._values import cut, decode, is_list, is_object, objects_of, text
 from optree.redaction import redact
@@ -334,7 +333,7 @@ class Conversation:
         if self.nesting.scope(call) is not None:
             return
         if name in _SUB_AGENTS and is_object(sent) and isinstance(sent.get("prompt"), str):
-            about = {"description": sent["description"]} if sent.get("description") and RUNTIME.config.content else {}
+            about = {"description": sent["description"]} if sent.get("description") and self.nesting.has_content(_SESSION) else {}
             self._begin_agent(call, text(sent.get("subagent_type") or "agent"), sent["prompt"], agent.key, **about)
             return
         self.nesting.begin_tool(call, name, sent, agent.key, of="tools of Claude Code")
