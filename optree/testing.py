@@ -109,7 +109,10 @@ class Recording:
         with self._lock:
             txn = f"test-{len(self.sessions) + 1}"
             stream = Stream([self], "all")
-            builder = SessionTreeBuilder(agent, txn=txn, attributes=attributes, stream=stream, now=self._now, cycles=RUNTIME.config.cycles)
+            conf = RUNTIME.config
+            builder = SessionTreeBuilder(
+                agent, txn=txn, attributes=attributes, stream=stream, now=self._now, cycles=conf.cycles, content=conf.content
+            )
             session = RUNTIME.sessions[txn] = Session(builder)
             self.sessions.append(session)
         for noted in _NOTED:

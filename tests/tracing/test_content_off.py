@@ -11,7 +11,7 @@ import pytest
 
 import optree
 from optree._nodes import CONTENT_RECORDED, NOT_RECORDED
-from optree._values import decode
+from optree._values import decode, encode
 from tests.tracing.conftest import LONG
 
 SAID = "Jane Doe is ill"
@@ -150,6 +150,16 @@ def test_a_session_without_content_is_not_replayed():
     optree.flush("snapshot", LONG)
     with pytest.raises(optree.OptreeError, match=f"session {session.txn} was recorded without content"), optree.testing.replay(session.txn):
         pass
+
+
+def test_a_capture_records_no_content_either():
+    """What a test records in memory has none, and is marked, as a run has."""
+    optree.configure(content=False)
+    with optree.testing.capture() as recording:
+        say_all()
+    tree = recording.tree.session
+    assert (False, {"system": NOT_RECORDED, "user": NOT_RECORDED}) == (tree.attributes[CONTENT_RECORDED], tree.turns[0].prompts)
+    assert b"Jane" not in encode(recording.records)
 
 
 def test_async_tools_and_threads(tmp_path):
