@@ -6,8 +6,9 @@ of Traceloop's older releases (``gen_ai.prompt.0.role``). What has no counterpar
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 from msgspec import Struct
@@ -37,6 +38,13 @@ _WHOLE: Final = frozenset(
      "pydantic_ai.all_messages", "input.mime_type", "output.mime_type"}
 )  # fmt: skip
 _THOUGHTS: Final = ("reasoning", "thinking")
+_WORD: Final = re.compile(r"[\w.:/@+-]{0,128}", re.ASCII)
+_NAMES_OF_SAID: Final = re.compile(
+    r"(?:input|output|prompt|completion|content|message|transcript|arg|argument|parameter|variable|result|response|request|query|question"
+    r"|answer|text|document|description|instruction|sequence|body|data|value|embedding|vector)s?(?:\.\d+)*$",
+    re.IGNORECASE,
+)
+"""What names of attributes end with that have what is said."""
 
 
 class LlmContent(Struct):
@@ -99,13 +107,35 @@ def asked_by_user(messages: list[Any], *, first: bool = False) -> str | None:
     return next((text for text in texts if text), None)
 
 
-def remaining(span: InSpan) -> dict[str, Any]:
-    """Return the attributes that are not content, with the span's ids: what an op keeps of it."""
+def remaining(span: InSpan, *, texts: bool = True) -> dict[str, Any]:
+    """Return the attributes that are not content, with the span's ids: what an op keeps of it; without *texts*, as `without_texts`."""
     kept = {key: value for key, value in span.attributes.items() if key not in _WHOLE and not key.startswith(_SPREAD)}
+    kept = kept if texts else without_texts(kept)
     kept["otel.trace_id"], kept["otel.span_id"] = span.trace_id, span.span_id
     if span.scope:
         kept["otel.scope.name"] = span.scope
     return kept
+
+
+def without_texts(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes that are numbers, yes or no, or single words, but for words under names of content.
+
+    Each instrumentation has names of its own for what is said (``gcp.vertex.agent.llm_request``, ``langfuse.trace.input``).
+    """
+    return {key: value for key, value in attributes.items() if _is_no_text(value) and not (_is_said(value) and _NAMES_OF_SAID.search(key))}
+
+
+def _is_no_text(value: Any) -> bool:
+    if isinstance(value, str):
+        return _WORD.fullmatch(value) is not None
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_no_text, cast("list[Any]", value)))
+    return value is None or isinstance(value, (bool, int, float))
+
+
+def _is_said(value: Any) -> bool:
+    """Tell whether a value has words or many numbers."""
+    return isinstance(value, (str, list, tuple))
 
 
 def unspread(attributes: Mapping[str, Any], prefix: str) -> list[Any]:

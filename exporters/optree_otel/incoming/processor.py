@@ -259,7 +259,7 @@ class LiveSpans:
         node = builder.node
         builder.record(SessionBegin(node.path, span.started_at, node.agent_id, node.call_path, node.attributes_json))  # opening took time
         user, _, _ = content.of_agent(span)
-        kept = content.remaining(span) if named else {}
+        kept = content.remaining(span, texts=builder.core.content) if named else {}
         inside = SpanPlace(builder, builder.begin_turn(user=user if named else None, attributes=kept, at=span.started_at))
         open_span.place = inside if named else begin(inside, span, what)
 

@@ -70,7 +70,7 @@ def begin(above: SpanPlace, span: InSpan, meaning: Meaning) -> SpanPlace:
     if meaning.role == "mcp" and above.in_tool:  # the same call, seen from below
         kind = "system"
     name = meaning.name if kind != "system" else span.name
-    attributes = _attributes(span, kind)
+    attributes = _attributes(span, kind, above.builder)
     op = above.builder.begin_op(kind, name, turn=above.turn, parent=above.within, attributes=attributes, at=span.started_at)
     path = above.builder.path
     nested = (path.count(".") + 1) // 2 + 1 if path else 1
@@ -163,7 +163,7 @@ def _put_prompts(place: SpanPlace, messages: list[Any]) -> None:
 
 def _new_attributes(place: SpanPlace, span: InSpan) -> dict[str, Any]:
     """Return the attributes that are not recorded yet; they count as recorded from now on."""
-    attributes = _attributes(span, "system" if place.own is None else place.own.node.kind)
+    attributes = _attributes(span, "system" if place.own is None else place.own.node.kind, place.builder)
     new = {key: value for key, value in attributes.items() if key not in place.attributes or place.attributes[key] != value}
     place.attributes = attributes
     return new
@@ -179,8 +179,8 @@ def _put_name(op: Op, span: InSpan, meaning: Meaning, attributes: Mapping[str, A
     op.builder.record(OpSet(op.path, core.now_ms(), new_name, core.attributes(attributes)))
 
 
-def _attributes(span: InSpan, kind: OpKind) -> dict[str, Any]:
-    kept = content.remaining(span)
+def _attributes(span: InSpan, kind: OpKind, builder: SessionTreeBuilder) -> dict[str, Any]:
+    kept = content.remaining(span, texts=builder.core.content)
     if kind == "llm":
         known = {"provider": provider(span.attributes), "model": model(span.attributes)}
         return {**{key: value for key, value in known.items() if value}, **kept}
@@ -231,8 +231,9 @@ def _put_events(op: Op, span: InSpan) -> None:
 
 
 def _line(event: InEvent, builder: SessionTreeBuilder) -> LogEntry:
-    core = builder.core
-    block = event.attributes if core.content or not event.name.startswith(_OF_CONTENT) else {}
+    core, block = builder.core, event.attributes
+    if not core.content and event.name != _ERROR_EVENT:
+        block = {} if event.name.startswith(_OF_CONTENT) else content.without_texts(block)
     if event.name == _ERROR_EVENT:
         thrown = (block.get("exception.type"), block.get("exception.message"))
         message = ": ".join(text(part) for part in thrown if part) or _ERROR_EVENT

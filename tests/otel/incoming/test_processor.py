@@ -172,6 +172,30 @@ def test_asked_at_the_start(tracer, recording):
     assert 1 == sum(isinstance(record, records.Requested) for record in recording.records)
 
 
+def test_without_content(tracer, recording):
+    """With content off, no text of a span's attributes or events is recorded, under whatever name; numbers, words and ids are."""
+    said = "Jane Doe is ill"
+    optree.configure(content=False)
+    agent = tracer.start_span(
+        "invoke_agent planner", attributes=AGENT | {"langfuse.trace.input": said, "tenant": "acme", "gen_ai.agent.description": said}
+    )
+    of_call = {"gcp.vertex.agent.llm_request": json.dumps({"contents": said}), "gen_ai.prompt": "ill", "llm.prompts.0": said}
+    call = tracer.start_span("chat gpt-4o", below(agent), attributes=LLM | of_call | {"gen_ai.response.finish_reasons": ["stop"]})
+    call.add_event("gen_ai.user.message", {"content": said})
+    call.add_event("llm.content.completion.chunk", {"llm.chunk": said, "llm.number": 1})
+    call.set_attribute("ai.response.text", said)
+    call.end()
+    of_tool = {"gcp.vertex.agent.tool_call_args": said, "mlflow.spanInputs": ["ill"], "gen_ai.tool.description": said}
+    tracer.start_span("execute_tool ferries", below(agent), attributes=TOOL | of_tool).end()
+    agent.end()
+    written = msgspec.json.encode(recording.records)
+    for word in (b"Jane", b'"ill"'):
+        assert word not in written
+    assert ["stop"] == recording.tree.session.turns[0].ops[0].attributes["gen_ai.response.finish_reasons"]
+    for kept in (b'"tenant":"acme"', b'"message":"llm.content.completion.chunk","details":{"llm.number":1}'):
+        assert kept in written
+
+
 def test_asked_late(tracer, recording):
     """What a call tells after its start is added while it still runs: its model, its name, and what it asks."""
     call = tracer.start_span("messages.create", attributes={"openinference.span.kind": "LLM", "llm.provider": "anthropic"})
