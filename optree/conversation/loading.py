@@ -62,6 +62,8 @@ def load_traced(session: TracedSession, make_agent: MakeAgent = restored) -> tup
     for event in conversation.events():
         if isinstance(event, TranscriptEntry):
             transcripts[event.agent_id].append(message_of(event))
+    for agent_id, messages in transcripts.items():
+        transcripts[agent_id] = conversation.home.recorded(messages)
     return _root(conversation, transcripts, make_agent), conversation
 
 

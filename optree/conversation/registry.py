@@ -192,6 +192,10 @@ class Home(Protocol):
         """Return all that was kept, in its order."""
         ...
 
+    def recorded(self, messages: list[Any]) -> list[Any]:
+        """Return those of an agent's messages that were kept with their content."""
+        ...
+
     def new_agent_id(self) -> str:
         """Return an id that no agent has."""
         ...

@@ -198,9 +198,13 @@ class ConversationSession:
         return self.home.registry.children(agent_id)
 
     def transcript(self, agent_id: str) -> list[dict[str, Any]]:
-        """Return an agent's transcript as it was logged. Raises `NotFoundError`, `OSError`."""
+        """Return an agent's transcript as it was logged; of a traced session, what was recorded with content.
+
+        Raises `NotFoundError`, `OSError`.
+        """
         self._record(agent_id)
-        return [message_of(event) for event in self.home.events() if isinstance(event, TranscriptEntry) and event.agent_id == agent_id]
+        entries = [event for event in self.home.events() if isinstance(event, TranscriptEntry) and event.agent_id == agent_id]
+        return self.home.recorded([message_of(event) for event in entries])
 
     def messages(self, agent_id: str) -> list[dict[str, Any]]:
         """Return an agent's transcript ready for a provider: one result for each tool call. Raises `NotFoundError`, `OSError`."""

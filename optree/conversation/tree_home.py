@@ -13,10 +13,11 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from optree._builder import Op, SessionTreeBuilder
+from optree._builder.content import with_content
 from optree._builder.core import Core
 from optree._builder.outcome import outcome
 from optree._ids import WRITER_SPAN
-from optree._nodes import PIECE_OF_TEXT, OpKind, Status
+from optree._nodes import CONTENT_RECORDED, PIECE_OF_TEXT, OpKind, Status
 from optree._tree import Tree, walk_sessions
 from optree._values import is_object
 from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, TranscriptEntry, message_of
@@ -110,6 +111,10 @@ class TreeHome:
     def events(self) -> Sequence[AnyEvent]:
         """Return all that is in the tree, in the order of time."""
         return events_of(self._root.tree)
+
+    def recorded(self, messages: list[Any]) -> list[Any]:
+        """Return those of an agent's messages that were recorded with content: no model can go on with others."""
+        return with_content(messages) if self._root.chain[-1].attributes.get(CONTENT_RECORDED) is False else messages
 
     def new_agent_id(self) -> str:
         """Return an id that no agent has; the session's own while its first agent is made."""

@@ -66,6 +66,24 @@ def sessions(root):
     return {session.path: session for session in optree.walk_sessions(builder.tree.session)}
 
 
+def test_agents_go_on_without_what_was_not_recorded(tmp_path):
+    """Agents of a session without content have their transcripts while they live; resumed, none is sent what stands for a text."""
+    optree.configure(base_dir=tmp_path, console=False, content=False)
+    with optree.session("root") as traced:
+        root, conversation = load_traced(traced)
+        jill = root.create("Jill", "You are an author")
+        root.inform(jill, "Hello")
+        jill.say("Hi")
+        assert ["You are an author", "Hello", "Hi"] == [message["content"] for message in jill.transcript]
+        assert [] == conversation.messages(jill.agent_id)
+    optree.flush("snapshot", 60)
+    with optree.session("root", resume=traced.txn) as again:
+        jill = load_traced(again)[0].subagent("Jill")
+        assert [] == jill.transcript
+        jill.say("Hi again")
+        assert [{"role": "assistant", "content": "Hi again"}] == jill.transcript
+
+
 def test_agents_are_sessions(root):
     """Each agent is a session of the tree, inside an op of its parent's turn; its transcript is the session's messages (S0-03, S1-03)."""
     found = sessions(talk(root))
