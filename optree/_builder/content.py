@@ -127,6 +127,8 @@ def _members(value: dict[Any, Any], known: frozenset[str], depth: int) -> dict[s
     for name, member in value.items():
         if name in _AROUND_CALLS:
             outlined[name] = _outline(member, _OF_CALLS, depth + 1)
+        elif name in _HOLDING and (member is None or member == ""):
+            outlined[name] = member  # nothing was said
         elif name in _HOLDING and known is _OF_CALLS:
             outlined[name] = NOT_RECORDED
         elif name in _HOLDING or (known is not _OF_CALLS and name in _LISTS and _holds_messages(member)):

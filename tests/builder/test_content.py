@@ -217,6 +217,14 @@ def test_an_outline_is_known_again():
     assert [told] == with_content([message_outline({"role": "user", "content": SAID}), message_outline(told), told])
 
 
+def test_nothing_stands_for_nothing():
+    """A message without a text is told so, as the answer that it was: the calls that are sent again are those of the answer."""
+    call = {"id": "call-1", "type": "function", "function": {"name": "weather"}}
+    outline = message_outline({"role": "assistant", "content": None, "tool_calls": [CALL]})
+    assert {"role": "assistant", "content": None, "tool_calls": [call]} == outline
+    assert {"role": "tool", "tool_call_id": "c", "content": ""} == message_outline({"role": "tool", "tool_call_id": "c", "content": ""})
+
+
 def test_a_builder_of_its_own():
     """A builder that is made without content has sizes and figures as one that has it."""
     sizes = []
