@@ -14,7 +14,7 @@ from optree._cli.options import flags, going_on
 from optree._cli.program import command_line
 from optree._cli.screen import complain, figures, rounded, working
 from optree._formats.installed import detected, installed_formats
-from optree._nodes import OperationNode, SessionNode, Totals, TurnNode
+from optree._nodes import CONTENT_RECORDED, OperationNode, SessionNode, Totals, TurnNode
 from optree._store.files.lines import check_size
 from optree._store.files.lock import is_running
 from optree._store.reading.directory import Directory, Saved, exists, is_directory, size_of
@@ -168,6 +168,12 @@ def say_lost(loaded: Loaded) -> None:
     """Say on stderr what of a session could not be read."""
     if lost := loaded.damage.lost():
         complain(f"session {loaded.txn} is not whole: {'; '.join(lost)}")
+
+
+def say_without_content(loaded: Loaded) -> None:
+    """Say on stderr that the texts of a session are not known, to those who ask where it differs."""
+    if loaded.session.attributes.get(CONTENT_RECORDED) is False:
+        complain(f"session {loaded.txn} was recorded without content (content=False): whether texts differ is not known")
 
 
 def open_session(txn: str, directory: Directory, *, verbatim: bool = False) -> tuple[Loaded, Path | None]:

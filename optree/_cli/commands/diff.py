@@ -11,7 +11,7 @@ import typer
 
 from optree._cli.options import Json, SessionsDir, TxnOrLast, complete_txn, directory
 from optree._cli.screen import line_of, painting, rounded, show, show_json, size, table
-from optree._cli.sessions import open_session, say_lost
+from optree._cli.sessions import open_session, say_lost, say_without_content
 from optree._store.files.unusable import usable
 from optree._syscalls import calls
 from optree._tree import Tree
@@ -69,6 +69,7 @@ def _write(path: Path, page: str) -> None:
 def _tree(txn: str, sessions_dir: Path | None) -> Tree:
     loaded, _ = open_session(txn, directory(sessions_dir), verbatim=True)
     say_lost(loaded)
+    say_without_content(loaded)
     return loaded.tree
 
 
@@ -95,6 +96,7 @@ def diff_context(
 
     loaded, _ = open_session(txn, directory(sessions_dir), verbatim=True)
     say_lost(loaded)
+    say_without_content(loaded)
     calls = context_changes(loaded.tree)
     if agent is not None:
         calls = _of_agent(calls, agent)

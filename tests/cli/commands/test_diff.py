@@ -116,3 +116,14 @@ def test_a_cost_that_nobody_gave_is_no_number(optree):
         assert "costUsd" not in found
     delta = optree.json("diff", txn, txn)["root"]["figuresA"]
     assert (None, 1) == (delta["costUsd"], delta["unknownCosts"])
+
+
+def test_texts_that_are_not_recorded_are_not_said_to_be_the_same(optree):
+    """Of sessions without content `diff` and `diff-context` say that what was said in them cannot be compared."""
+    optree.env["OPTREE_CONTENT"] = "off"
+    optree.agent.write_text(PROVIDER)
+    first, second = optree.record("one"), optree.record("two")
+    for command, txns in ("diff", (first, second)), ("diff-context", (first,)):
+        said = optree.read(command, *txns).stderr
+        for txn in txns:
+            assert f"session {txn} was recorded without content (content=False): whether texts differ is not known" in said
