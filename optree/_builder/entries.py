@@ -54,6 +54,8 @@ class EntryState(Struct, eq=False):
     """The response, where it is to be recorded with the end."""
     _delivered: int = 0
     """The characters of that text; -1 if another process began the op: it closes the answer, and what is streamed here stands behind it."""
+    _withheld: int = 0
+    """The characters of it that are not recorded, in a session without content: they count in the answer's size."""
     call: Any = None
     """What `optree._capture` knows of the call that the program makes within it; here it lives no longer than the handle."""
     spending: Any = None
@@ -129,8 +131,10 @@ class EntryState(Struct, eq=False):
         for time, content, kind in zip(items, items, items, strict=True):
             if not isinstance(kind, bool):
                 entries += [time, redact(content), kind]
-            elif shown := core.streamed.setdefault(self.path, {}).setdefault(kind, core.stand_in()).feed(content):
-                entries += [time, shown, kind]
+            else:
+                shown = core.streamed.setdefault(self.path, {}).setdefault(kind, core.stand_in()).feed(content)
+                entries += [time, shown, kind] if shown else []
+                self._withheld += 0 if kind or core.content else len(content) - len(shown)
         for kind, stream in core.streamed.pop(self.path, {}).items() if last else ():
             if rest := stream.close():
                 entries += [core.now_ms() / 1e3, rest, kind]

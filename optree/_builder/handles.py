@@ -400,7 +400,8 @@ class Op(EntryState, eq=False):
         self.pending(stream.put)
         self._place()
         if self._delivered >= 0 and node.response is not None and node.response.partial:
-            node.response = replace(node.response, partial=None if status == "ok" else True)
+            size = (node.response.size or 0) + self._withheld
+            node.response = replace(node.response, partial=None if status == "ok" else True, size=size)
             stream.put(records.Responded(self.path, self.builder.core.now_ms(), node.response))
 
     def _account_end(self, status: Status, error: str | None, latency: float, identity: str | None = None) -> None:

@@ -74,8 +74,22 @@ def test_nothing_said_is_recorded(tmp_path, saved, capfd, write):
         first.reasoning.text,
         decode(first.response.payload),
     )
+    assert len(SAID) == first.response.size
     assert "stop" == decode(second.response.payload)["choices"][0]["finish_reason"]
     assert ({}, len(json.dumps({"name": SAID}, separators=(",", ":")))) == (decode(tool.request.payload), tool.request.size)
+
+
+def test_sizes_of_answers_in_pieces(saved):
+    """The size of an answer that came in pieces is that of all of them, also where it broke off."""
+    optree.configure(content=False, console=False)
+    with optree.session("lead"), optree.turn(), suppress(ValueError), optree.llm("openai:gpt-5") as op:
+        for piece in (SAID, "!", SAID):
+            op.chunk(piece)
+            optree.flush()
+        raise ValueError
+    optree.flush("snapshot", LONG)
+    [op] = saved().session.turns[0].ops
+    assert (NOT_RECORDED, 2 * len(SAID) + 1, True) == (decode(op.response.payload), op.response.size, op.response.partial)
 
 
 def test_log_lines_and_errors_are_the_programs_own(saved):
