@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable
 from typing import Any, Final, Generic, ParamSpec, TypeVar, cast
 
+from msgspec.structs import replace
+
 from optree._builder.guard import FAULTS
 from optree._ids import is_txn, node_id, span_id, trace_id
 from optree._providers.prices import PRICES
@@ -18,7 +20,7 @@ from optree._store.reading.directory import may_be_directory
 from optree._syscalls import calls
 from optree._tracing import context
 from optree._tracing.budgets import OUTSIDE, VARIABLE, Limiter, common, joined, outside, reference
-from optree._tracing.config import PATHS, CarriedOptions, carry, variables
+from optree._tracing.config import PATHS, CarriedOptions, Config, carry, variables
 from optree._tracing.context import CURRENT, REMOTE, Holder, Scope, ingress
 from optree._tracing.faults import PIECE, UnrecordedPiece, fault, unless_faulty
 from optree._tracing.handles import Session
@@ -74,8 +76,8 @@ def child_env(env: dict[str, str] | None = None) -> dict[str, str]:
 
 def _joining(env: dict[str, str]) -> dict[str, str]:
     paths = {} if any(name in env for name in PATHS.values()) else {name: os.environ[name] for name in PATHS.values() if name in os.environ}
-    environment = paths | env | variables(RUNTIME.config, RUNTIME.directory())
     scope = context.here()
+    environment = paths | env | variables(_config_in(scope), RUNTIME.directory())
     environment.pop(VARIABLE, None)
     environment[RUN] = current_run()
     if budget := reference(outside() if scope is None else scope.budget):
@@ -86,6 +88,12 @@ def _joining(env: dict[str, str]) -> dict[str, str]:
         for meant_for_this_process in ("OPTREE_RESUME", "OPTREE_TXN"):
             environment.pop(meant_for_this_process, None)
     return environment
+
+
+def _config_in(scope: Scope | None) -> Config:
+    """Return what is configured, for a process that joins what is open: where that began without content, it has none there either."""
+    config = RUNTIME.config
+    return config if scope is None or scope.session.builder.core.content else replace(config, content=False, redacted_save=True)
 
 
 def wrap(function: Callable[P, R]) -> Callable[P, R]:
@@ -161,7 +169,7 @@ class _Carried(Generic[P, R]):
     def __reduce__(self) -> tuple[Any, ...]:
         remote = _token(self._scope) if self._scope is not None else self._remote
         budget = self._budget if self._scope is None else self._scope.budget
-        settings = self._settings or unless_faulty(lambda: carry(RUNTIME.config, RUNTIME.directory()), None)
+        settings = self._settings or unless_faulty(lambda: carry(_config_in(self._scope), RUNTIME.directory()), None)
         return _Carried, (self._function, None, remote, budget if isinstance(budget, str) else reference(budget), settings)
 
 

@@ -107,16 +107,29 @@ def test_log_lines_and_errors_are_the_programs_own(saved):
     assert ("ValueError: no such city", ["asked with [REDACTED]"]) == (op.error, [line.message for line in op.logs])
 
 
-def test_children_record_no_content_either(tmp_path, directory):
-    """A child process that joins the session records none, told by the environment."""
+@pytest.mark.parametrize("since", [False, True])
+def test_children_record_no_content_either(tmp_path, directory, since):
+    """A child process that joins the session records none, told by the environment, whatever was configured *since* that began."""
     optree.configure(content=False, console=False, compression="none")
     child = f"import optree\nwith optree.tool('far') as op:\n    op.request(of={SAID!r})\n    op.response({SAID!r})\n"
     with optree.session("lead"), optree.turn():
+        optree.configure(content=since)
         subprocess.run([sys.executable, "-c", child], env={**os.environ, **optree.child_env()}, check=True, timeout=LONG)
     optree.flush("snapshot", LONG)
     tree = optree.load("last", directory).session
     assert [("far", {})] == [(op.name, decode(op.request.payload)) for op in tree.turns[0].ops]
     assert b"Jane" not in on_disk(tmp_path)
+
+
+def test_a_worker_is_told_what_the_session_records():
+    """A function that is wrapped in a session without content takes that along, whatever was configured since."""
+    optree.configure(content=False, console=False)
+    with optree.session("lead"), optree.turn():
+        optree.configure(content=True, redacted_save=False)
+        *_, settings = optree.wrap(look).__reduce__()[1]
+        assert ("0", "1") == (settings.values["OPTREE_CONTENT"], settings.values["OPTREE_REDACTED_SAVE"])
+    *_, settings = optree.wrap(look).__reduce__()[1]
+    assert "OPTREE_CONTENT" not in settings.values
 
 
 def test_a_resumed_session_tells_its_messages_from_outlines():
