@@ -157,6 +157,10 @@ class Core:
 
         return Withheld()
 
+    def leave_out_content(self) -> None:
+        """Record no content from here on."""
+        self.content, self.redacted = False, True
+
     def first_time(self, what: str) -> bool:
         """Tell whether a problem is reported for the first time: what thousands of calls do wrong is reported once."""
         if what in self._reported or len(self._reported) >= _MOST_REPORTED:

@@ -31,6 +31,8 @@ from optree._tracing.runtime import RUNTIME, report_problem
 P = ParamSpec("P")
 R = TypeVar("R")
 _LONGEST_PLACE: Final = 1024
+_WITHOUT: Final = ";content=off"
+"""Behind a place in a session that is recorded without content."""
 _PLACE: Final = re.compile(r"[A-Za-z0-9_-]+:[0-9]{1,9}(\.[0-9]{1,9}){0,63}")
 """A turn, or an op."""
 # A decorated function may be sent as a value, as cloudpickle sends those of a script or a notebook: it uses what the worker's process has.
@@ -249,10 +251,11 @@ def place_of(scope: Scope) -> tuple[str, str, str]:
     return parent, ancestry, traceparent or f"00-{trace_id(txn)}-{span_id(parent)}-01"
 
 
-def placed_at(parent: object, ancestry: object) -> _Placed | UnrecordedPiece | None:
+def placed_at(parent: object, ancestry: object, *, content: object = True) -> _Placed | UnrecordedPiece | None:
     """Return a block that runs where *parent* is, as others named it by `place_of`; None if that is no session which lives here.
 
-    The name is not trusted: a session that this process does not have must be in this process's own directory already.
+    The name is not trusted: a session that this process does not have must be in this process's own directory already. Where *content*
+    is False it is recorded without.
     """
     if not (isinstance(parent, str) and len(parent) <= _LONGEST_PLACE and _PLACE.fullmatch(parent) and RUNTIME.config.enabled):
         return None
@@ -266,7 +269,7 @@ def placed_at(parent: object, ancestry: object) -> _Placed | UnrecordedPiece | N
     if not (is_txn(txn) and calls.may_name_a_file(txn) and may_be_directory(RUNTIME.directory().live(txn))):
         return None
     known = isinstance(ancestry, str) and len(ancestry) <= _LONGEST_PLACE and ancestry.isprintable()
-    return _placed(None, f"{parent} {ancestry if known else '(unknown)'}", outside())
+    return _placed(None, f"{parent}{_WITHOUT if content is False else ''} {ancestry if known else '(unknown)'}", outside())
 
 
 def _token(scope: Scope) -> str:
@@ -282,8 +285,12 @@ def remote() -> Scope | None:
     if not parent:
         return None
     name, _, ancestry = parent.partition(" ")
-    joined = RUNTIME.join(name, ancestry or os.environ.get("OPTREE_ANCESTRY", "(unknown)"))
-    return Scope(*joined, budget=outside()) if joined is not None else None
+    joined = RUNTIME.join(name.removesuffix(_WITHOUT), ancestry or os.environ.get("OPTREE_ANCESTRY", "(unknown)"))
+    if joined is None:
+        return None
+    if name.endswith(_WITHOUT):
+        joined.session.builder.core.leave_out_content()
+    return Scope(*joined, budget=outside())
 
 
 def home(name: str, holder: Holder | None, *, is_model: bool = False) -> Scope:

@@ -32,6 +32,8 @@ PARENT: Final = "optree/parent"
 """Member of a request's `_meta` that names the op it is made in."""
 ANCESTRY: Final = "optree/ancestry"
 """Member that has the agents down to that op, as `lead->reader`."""
+CONTENT: Final = "optree/content"
+"""Member that is false where that session is recorded without content."""
 STATUS_CODE: Final = "rpc.response.status_code"
 """The attribute of an op that was answered by an error of the protocol which has its code."""
 _INTERNAL_ERROR: Final = -32603
@@ -75,7 +77,7 @@ def server(module: ModuleType, is_on: Callable[[], bool]) -> list[Hook]:
 @guarded
 def _place(_runner: Any, _dispatched: Any = None, _method: Any = None, params: Any = None, *_args: Any, **_kwargs: Any) -> Any:
     told = params.get("_meta") if is_object(params) else None
-    return placed_at(told[PARENT], told.get(ANCESTRY)) if is_object(told) and PARENT in told else None
+    return placed_at(told[PARENT], told.get(ANCESTRY), content=told.get(CONTENT)) if is_object(told) and PARENT in told else None
 
 
 @guarded
@@ -153,7 +155,8 @@ class _ToolCall:
         if here is None or not (given is None or isinstance(given, Mapping)):
             return None
         parent, ancestry, traceparent = place_of(here)
-        return {**kwargs, "meta": {"traceparent": traceparent, PARENT: parent, ANCESTRY: ancestry, **(given or {})}}
+        known = {} if here.session.builder.core.content else {CONTENT: False}
+        return {**kwargs, "meta": {"traceparent": traceparent, PARENT: parent, ANCESTRY: ancestry, **known, **(given or {})}}
 
     @guarded
     def returned(self, result: Any) -> None:

@@ -14,13 +14,13 @@ from mcp.server.mcpserver.exceptions import ToolError
 import optree
 from optree._capture import instrument, uninstrument
 from optree._capture.calls.program import PROGRAM
-from optree._capture.frameworks.mcp import ANCESTRY, PARENT
+from optree._capture.frameworks.mcp import ANCESTRY, CONTENT, PARENT
 from optree._ids import span_id, trace_id
 from optree._store import Directory
 from optree._store.reading.recovery import load
 from optree._tracing.propagate import placed_at
 from optree._tree import walk_ops
-from optree._values import decode
+from optree._values import decode, encode
 from optree.testing import capture
 from tests.capture.sdk_calls import CHAT
 from tests.cli.conftest import CommandLine
@@ -203,6 +203,17 @@ def test_what_a_server_does_joins_the_session(line, transport):
     assert ("lead->reader", "tides") == (inner["1.1"].child_session.call_path, inner["1.1"].child_session.turns[0].prompts["user"])
 
 
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+def test_a_server_records_no_content_where_its_caller_does_not(line, transport):
+    """What a server does in a session without content is recorded without, also where the server's own settings have it."""
+    without = 'optree.configure(content=False)\n        with optree.session("lead")'
+    line.agent.write_text(AGENT.replace('with optree.session("lead")', without))
+    assert "TIDES\n" == line("run", "--", sys.executable, "agent.py", transport).stdout
+    [session] = sessions_of(line)
+    assert ["reader", "shelf", "shelf", "shelf"] == sorted(op.name for op in session.turns[0].ops if op.parent_op)
+    assert b"tides" not in encode(session).lower()
+
+
 def test_a_server_that_takes_no_part(line):
     """A server that leaves MCP out records sessions of its own; the caller's has its calls alone."""
     line("run", "--", sys.executable, "agent.py", "http", "mcp")
@@ -312,7 +323,11 @@ def test_what_the_server_is_told(recording):  # noqa: ARG001 - for the hooks
     with optree.session("lead") as session, optree.turn():
         ask("look", {"word": "a"}, meta={"ours": 1, "traceparent": "00-" + "1" * 32 + "-" + "2" * 16 + "-01"})
         ask("look", {"word": "b"})
-    (first, params), (second, _) = seen
+    optree.configure(content=False)
+    with optree.session("without"), optree.turn():
+        ask("look", {"word": "c"})
+    (first, params), (second, _), (third, _) = seen
+    assert (None, False) == (first.get(CONTENT), third[CONTENT])
     assert {"word": "a"} == params["arguments"]
     assert (1, f"{session.txn}:1.1", "lead") == (first["ours"], first[PARENT], first[ANCESTRY])
     assert "00-" + "1" * 32 + "-" + "2" * 16 + "-01" == first["traceparent"]
