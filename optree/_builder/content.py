@@ -103,7 +103,7 @@ def _parameters(value: dict[Any, Any], depth: int) -> dict[str, Any]:
     outlined: dict[str, Any] = {}
     for name, member in value.items():
         if name in _SENT and is_list(member):
-            outlined[name] = [message_outline(one) for one in member]
+            outlined[name] = [message_outline(one) for one in member] if any(map(is_object, member)) else NOT_RECORDED
         elif name in _SETTINGS and is_object(member) and depth < _MOST_DEPTH:
             outlined[name] = _parameters(member, depth + 1)
         elif (name in _NUMBERS and not isinstance(member, str) and _is_label(member)) or (name in _WORDS and _is_label(member)):

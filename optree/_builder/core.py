@@ -298,15 +298,18 @@ class Core:
         return Request(kind, parts, sent, history)
 
     def _without_content(self, kind: str, messages: Any, payload: Any) -> Request:
-        from optree._builder.content import message_outline, request_outline
+        from optree._builder.content import request_outline
 
         parts = [self._member(key, value) for key, value in request_outline(kind, payload).items()]
         history: list[tuple[Any, bytes]] | None = None
         if type(messages) is list or type(messages) is tuple:
-            history = [(None, encode(message_outline(message))) for message in cast("list[object]", messages)]
-        elif messages is not None:
+            history = [(None, self._entry(message)) for message in cast("list[object]", messages)]
+        elif messages is not None and type(messages) is not PooledHistory:
             parts.append((b'"messages"', encode(NOT_RECORDED)))
-        whole: dict[str, Any] = payload if messages is None else {**payload, "messages": messages}
+        members: dict[Any, Any] = payload if is_object(payload) else {"value": payload}
+        if type(messages) is PooledHistory:  # of outlines, by `appended`
+            return Request(kind, parts, [], None, messages)
+        whole = members if messages is None else {**members, "messages": messages}
         return Request(kind, parts, [], history, size=len(encode(whole, MAX_ITEMS)))
 
     def pooled(self, request: Request, new: records.Pooled | None = None) -> tuple[records.Pooled, Payload]:
@@ -335,7 +338,7 @@ class Core:
 
     def appended(self, history: PooledHistory, message: object) -> PooledHistory:
         """Return a history with one message more, which is in the pool by then: it costs what the message does, however long it is."""
-        data, new = self._data(message), records.Pooled()
+        data, new = self._entry(message), records.Pooled()
         link = self._link(history.link, self._blob(data, new), new)
         self.stream.step(lambda put: put(new))
         return PooledHistory(link, history.length + 1, history.size + len(data))
@@ -344,12 +347,8 @@ class Core:
         """Return a transcript entry; *body* is a message as the provider takes it, or plain text of the user."""
         if isinstance(body, str):
             body = {"role": "user", "content": body}
-        if not self.content:
-            from optree._builder.content import message_outline
-
-            body = message_outline(body)
-        data = Raw(self._data(body))
-        role = cast("dict[str, Any]", body).get("role") if type(body) is dict else None
+        data = Raw(self._entry(body))
+        role = cast("dict[str, Any]", body).get("role") if type(body) is dict and self.content else None
         if type(role) is not str:
             decoded = decode(data)  # which ends the process where memory runs out in it (msgspec 0.22): not where it is not needed
             role = decoded.get("role") if is_object(decoded) else None
@@ -358,6 +357,14 @@ class Core:
 
     def _data(self, value: object) -> bytes:
         return encode(redact(plain(value, MAX_ITEMS)) if self.redacted else value, MAX_ITEMS)
+
+    def _entry(self, message: object) -> bytes:
+        """Return a message as JSON, as far as it is recorded."""
+        if not self.content:
+            from optree._builder.content import message_outline
+
+            message = message_outline(message)
+        return self._data(message)
 
     def _message(self, message: Any) -> tuple[Any, bytes]:
         """Return a message as JSON, behind a copy of it; None for one that is not plain data."""

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from optree import SessionTreeBuilder, format_tree
 from optree._builder.content import message_outline, request_outline, response_outline, with_content
+from optree._builder.histories import PooledHistory
 from optree._nodes import NOT_RECORDED
 from optree._values import decode, encode
 
@@ -223,6 +224,39 @@ def test_nothing_stands_for_nothing():
     outline = message_outline({"role": "assistant", "content": None, "tool_calls": [CALL]})
     assert {"role": "assistant", "content": None, "tool_calls": [call]} == outline
     assert {"role": "tool", "tool_call_id": "c", "content": ""} == message_outline({"role": "tool", "tool_call_id": "c", "content": ""})
+
+
+def test_requests_that_are_no_mapping():
+    """What is no mapping, or whose messages are texts or numbers alone, is recorded with its size, as it is with content."""
+    sizes = []
+    for content in (True, False):
+        builder = SessionTreeBuilder("lead", content=content)
+        turn = builder.begin_turn()
+        for payload, messages in ((SAID, [{"role": "user", "content": SAID}]), ([SAID], None), ({"input": [1, 2]}, None)):
+            builder.set_request(builder.begin_op("llm", "openai:gpt-5", turn=turn), payload, messages)
+        sizes.append([op.request.size for op in turn.node.ops])
+    assert sizes[0] == sizes[1]
+    outlines = [builder.tree.pool.resolve(decode(op.request.payload)) for op in turn.node.ops]
+    assert [{"messages": [{"role": "user", "content": NOT_RECORDED}]}, {}, {"input": NOT_RECORDED}] == outlines
+
+
+def test_credentials_in_labels():
+    """Names and ids in an outline are without credentials, as all that is recorded."""
+    builder = SessionTreeBuilder("lead", content=False)
+    op = builder.begin_op("llm", "openai:gpt-5", turn=builder.begin_turn())
+    secret = "sk-proj-Zq8LmN4xT7vBc9Kq8LmN4xT7vB"
+    op.request([{"role": "assistant", "tool_calls": [{"id": secret, "function": {"name": secret}}]}])
+    assert secret.encode() not in encode(builder.tree.pool.resolve(decode(op.node.request.payload)))
+
+
+def test_histories_in_the_pool():
+    """A history to which messages are appended one by one has their outlines alone."""
+    builder = SessionTreeBuilder("lead", content=False)
+    op = builder.begin_op("llm", "openai:gpt-5", turn=builder.begin_turn())
+    history = builder.core.appended(PooledHistory("", 0, 0), {"role": "user", "content": SAID})
+    builder.set_request(op, {"model": "gpt-5"}, history)
+    outline = {"model": "gpt-5", "messages": [{"role": "user", "content": NOT_RECORDED}]}
+    assert outline == builder.tree.pool.resolve(decode(op.node.request.payload))
 
 
 def test_a_builder_of_its_own():
