@@ -173,6 +173,11 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> tuple[Confi
     return Config(**options), problems
 
 
+def in_effect(config: Config) -> Config:
+    """Return a config with what its options entail."""
+    return config if config.content else replace(config, redacted_save=True)
+
+
 def _working_directory() -> Path:
     try:
         return Path.cwd()
@@ -342,8 +347,7 @@ class ConfigInUse:
             options["redacted_save"] = self._theirs.get("redacted_save", False) or config.redacted_save
             options["content"] = self._theirs.get("content", True) and config.content
             config = replace(config, **options)
-        if not config.content:
-            config = replace(config, redacted_save=True)
+        config = in_effect(config)
         if config.redact.callback is not None:
             _token_of(config.redact.callback)
         if config.redact != settings():

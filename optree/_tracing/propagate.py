@@ -20,7 +20,7 @@ from optree._store.reading.directory import may_be_directory
 from optree._syscalls import calls
 from optree._tracing import context
 from optree._tracing.budgets import OUTSIDE, VARIABLE, Limiter, common, joined, outside, reference
-from optree._tracing.config import PATHS, CarriedOptions, Config, carry, variables
+from optree._tracing.config import PATHS, CarriedOptions, Config, carry, in_effect, variables
 from optree._tracing.context import CURRENT, REMOTE, Holder, Scope, ingress
 from optree._tracing.faults import PIECE, UnrecordedPiece, fault, unless_faulty
 from optree._tracing.handles import Session
@@ -95,7 +95,7 @@ def _joining(env: dict[str, str]) -> dict[str, str]:
 def _config_in(scope: Scope | None) -> Config:
     """Return what is configured, for a process that joins what is open: where that began without content, it has none there either."""
     config = RUNTIME.config
-    return config if scope is None or scope.session.builder.core.content else replace(config, content=False, redacted_save=True)
+    return config if scope is None or scope.session.builder.core.content else in_effect(replace(config, content=False))
 
 
 def wrap(function: Callable[P, R]) -> Callable[P, R]:

@@ -30,7 +30,7 @@ from optree._store.saving import StoreOptions
 from optree._store.settle import settle_later
 from optree._store.upkeep import late_closed, late_open
 from optree._syscalls import calls
-from optree._tracing.config import Config, ConfigInUse, directory_of, from_environment
+from optree._tracing.config import Config, ConfigInUse, directory_of, from_environment, in_effect
 from optree._tracing.context import ABANDONED, Holder, is_in_loop
 from optree._tracing.handles import Session
 from optree._tracing.joined import IDLE_SESSIONS, Joined, Leaving, idle_sessions, stand_in
@@ -53,8 +53,8 @@ class Runtime:
     """The options of this process, its open root sessions, and what it does at a fork and at its end."""
 
     def __init__(self) -> None:
-        self.config, ignored = from_environment()
-        self.settings = ConfigInUse(self.config, self._use)
+        own, ignored = from_environment()
+        self.config, self.settings = in_effect(own), ConfigInUse(own, self._use)
         self.stores: dict[str, SessionStore] = {}
         self.leaving = Leaving()
         self.problems = Problems(self.stores, has_console=lambda: self.config.console)

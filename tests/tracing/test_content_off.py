@@ -121,6 +121,15 @@ def test_children_record_no_content_either(tmp_path, directory, since):
     assert b"Jane" not in on_disk(tmp_path)
 
 
+def test_no_credentials_are_saved_without_content():
+    """`redacted_save` is on without content, however that was said, and goes back with it."""
+    program = "import optree\nprint(optree.configure().redacted_save, optree.configure(content=True).redacted_save)"
+    env = {**os.environ, "OPTREE_CONTENT": "off"}
+    said = subprocess.run([sys.executable, "-c", program], env=env, check=True, timeout=LONG, capture_output=True, text=True).stdout
+    assert "True False\n" == said
+    assert (True, False) == (optree.configure(content=False).redacted_save, optree.configure(content=True).redacted_save)
+
+
 def test_a_worker_is_told_what_the_session_records():
     """A function that is wrapped in a session without content takes that along, whatever was configured since."""
     optree.configure(content=False, console=False)
