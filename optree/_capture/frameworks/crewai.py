@@ -343,14 +343,14 @@ def _ended(key: Hashable, event: Any, what: str) -> None:
 def _record(op: Op, event: Any, what: str, output: Any) -> None:
     """Record what an op came to."""
     if what == "llm_guardrail" and not event.success:
-        op.log(f"{op.bare.name} refused: {text(event.error)}", "WRN")
+        op.log(f"{op.bare.name} refused{_said(op, event.error)}", "WRN")
         output = {"success": False, "error": event.error}
     elif what == "memory_query":
         output = [one.record.content for one in event.results]
     elif what == "knowledge_search_query":
         OpScope("tool", None, {}).called(op, {"query": event.query})
     elif event.type.endswith("paused"):
-        op.log(f"waits for feedback: {text(event.message)}")
+        op.log(f"waits for feedback{_said(op, event.message)}")
     if getattr(event, "from_cache", False):
         op.log(FROM_CACHE)
     if output is not None:
@@ -434,6 +434,11 @@ def _question(asked: Any) -> str | None:
         name, only = next(iter(asked.items())) if len(asked) == 1 else ("", None)
         return f"{name}: {only}" if isinstance(only, str) else json_text(arguments_of(asked)) if asked else None
     return text_of(asked)
+
+
+def _said(op: Op, what: Any) -> str:
+    """Return what a log line ends with that tells what was said; nothing where that is not recorded."""
+    return f": {text(what)}" if op.builder.core.content else ""
 
 
 def _name(found: Any) -> str:

@@ -223,7 +223,8 @@ class _StrandsTool(_StrandsStep):
     def waits(self, interrupt: Any) -> None:
         """Log that the tool waits for somebody's answer."""
         if (op := _NESTING.op(self)) is not None:
-            op.log(f"waits for an answer: {text(interrupt.name)}", details={"reason": interrupt.reason})
+            details = {"reason": interrupt.reason} if op.builder.core.content else None
+            op.log(f"waits for an answer: {text(interrupt.name)}", details=details)
 
     @guarded
     def answered(self, result: Any, error: BaseException | None = None) -> None:

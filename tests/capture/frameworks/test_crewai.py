@@ -25,7 +25,7 @@ import optree
 from optree._capture.calls.program import program_name
 from optree._nodes import Tokens
 from optree._tree import walk_sessions
-from optree._values import decode
+from optree._values import decode, encode
 from tests.capture.frameworks.crews import (  # noqa: F401 - model_of_crewai is a fixture
     MARKS,
     ask,
@@ -238,6 +238,15 @@ def test_names_that_are_texts_without_content(saved):
     assert written.count('"name":"guardrail"') >= 1
     for said in ("Weather", "Athens", "patient", "rains"):
         assert said not in written
+
+
+def test_what_a_guardrail_says_without_content(recording):
+    """With content off it is recorded that a guardrail refused, and not what it said of the answer: a model may have said that."""
+    optree.configure(content=False)
+    says = scripted("It rains", '{"valid": false, "feedback": "names Jane"}', "It snows", '{"valid": true, "feedback": null}')
+    assert "It snows" == ask(crew_of(says, guardrail="names no patient"))
+    assert ["guardrail refused"] == [log.message for op in ops_of(recording) for log in op.logs]
+    assert b"Jane" not in encode(recording.records)
 
 
 def test_a_guardrail_that_never_lets_go(recording):

@@ -11,6 +11,7 @@ if find_spec("strands") is None:
     pytest.skip("strands-agents is tried in an environment of its own: make test-frameworks", allow_module_level=True)
 
 from mcp import StdioServerParameters, stdio_client
+from msgspec import UNSET
 from strands import ToolContext, tool
 from strands.hooks import (
     AfterToolCallEvent,
@@ -201,6 +202,20 @@ def test_a_block_around_a_tool(recording):
     assert ({"city": "Athens"}, {"key": "Athens"}, tool.path) == (
         decode(tool.request.payload), decode(block.request.payload), block.parent_op,
     )  # fmt: skip
+
+
+def test_what_a_tool_asks_without_content(recording):
+    """With content off it is recorded that a tool waits for somebody, and not what it asks."""
+
+    @tool(context=True)
+    def pay(tool_context: ToolContext) -> str:
+        """Pay."""
+        return f"paid: {tool_context.interrupt('approval', reason='much')}"
+
+    optree.configure(content=False)
+    assert "interrupt" == agent(Scripted([("pay", {})], "Done"), pay)("Pay!").stop_reason
+    [op] = ops_of(recording, "pay")
+    assert [("waits for an answer: approval", UNSET)] == [(log.message, log.details) for log in op.logs]
 
 
 def test_an_agent_that_waits_for_an_answer(recording):
