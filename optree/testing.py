@@ -24,7 +24,7 @@ from unittest.mock import patch
 from optree._builder import SessionTreeBuilder, Stream
 from optree._capture import FINDER, instrument, uninstrument
 from optree._capture.calls.program import PROGRAM
-from optree._capture.replay import ACTIVE, Replay, as_recorded
+from optree._capture.replay import ACTIVE, WITHOUT_CONTENT, Replay, as_recorded
 from optree._clock import Clock
 from optree._formats.plain_json import JSON
 from optree._interrupts import new_rlock
@@ -40,7 +40,7 @@ from optree._tracing.runtime import RUNTIME
 from optree._tree import Tree
 from optree._tree.redacted import redacted
 from optree._tree.walk import Rooted, root_of, walk_ops
-from optree.errors import NotFoundError
+from optree.errors import NotFoundError, OptreeError
 
 __all__ = ["START", "Recording", "Ticking", "capture", "replay", "shape"]
 
@@ -231,9 +231,9 @@ def replay(
     Raises:
         AssertionError: At the end of a block that raises nothing: a call differed, or a recorded one did not come; or to be written are
             several sessions, or none, or calls of models that a replay could not answer. What the block raises has a note of what differed.
-        OptreeError: As for `optree.load`; or the session has no op *at*.
+        OptreeError: As for `optree.load`; or the session has no op *at*; or ``content=False`` was configured.
     """
-    file = None if isinstance(what, Tree) or Path(what).suffix != ".json" else Path(what)
+    file = _replayed_file(what)
     is_updated = UPDATING.on and file is not None
     if file is not None and not exists(file):
         if not is_updated:
@@ -277,6 +277,15 @@ class _Updating:
 
 
 UPDATING = _Updating()
+
+
+def _replayed_file(what: str | Path | Tree) -> Path | None:
+    """Return the file ``….json`` that is to be replayed, if it is one; raises `OptreeError` where no answers can be given."""
+    if not RUNTIME.config.content:
+        raise OptreeError(f"no answer can be given: {WITHOUT_CONTENT}")
+    return None if isinstance(what, Tree) or Path(what).suffix != ".json" else Path(what)
+
+
 _UPDATE = "pytest --optree-update"
 _NOTED: list[dict[SessionTreeBuilder, Session]] = []
 """What takes the root sessions that begin."""

@@ -184,6 +184,7 @@ def test_a_session_without_content_is_not_replayed():
     optree.configure(content=False, console=False)
     session = say_all()
     optree.flush("snapshot", LONG)
+    optree.configure(content=True)
     with pytest.raises(optree.OptreeError, match=f"session {session.txn} was recorded without content"), optree.testing.replay(session.txn):
         pass
 

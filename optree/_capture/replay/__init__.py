@@ -54,6 +54,7 @@ Tools = Literal["recorded", "live"]
 COST, DIFFERENCE, RAN_FOR, WHY = "replay.cost_usd", "replay.difference", "replay.ran_for", "replay.ran_because"
 """Attributes of an op: what the answer cost when it was recorded, which is not paid again; why it got none; for a tool that ran again, the
 recorded call's `<txn>:<path>`, and why its result could not be given."""
+WITHOUT_CONTENT: Final = "calls are told by what is asked in them, which is not kept with content=False (OPTREE_CONTENT=off)"
 NOT_THROUGH: Final = "recorded answers cannot be given through "
 """Beginning of a difference that is none of the request: its library."""
 PROTOCOL, OVER_WEBSOCKET = "network.protocol.name", "websocket"
@@ -361,17 +362,17 @@ class _Active:
         """Ids of ops of which a request was captured that a recorded answer can be given to; None if nobody wants to know."""
         self.set(None)
 
-    def _replay(self) -> _Answering | None:
+    def _replay(self, op: Op | None = None) -> _Answering | None:
         if not self._is_known:
             with self._lock:
                 if not self._is_known:
                     self._found = _begun()
                     self._is_known = True
-        return self._found
+        return self._found if self._found is None or op is None or op.builder.core.content else _Refusing(WITHOUT_CONTENT)
 
     def answer(self, op: Op, path: str = "", query: str = "", sent: Any = None, *, library: str = "") -> StoredReply | None:
         """Return what an op's request gets in place of being sent; None if it is to be sent."""
-        found = self._replay()
+        found = self._replay(op)
         try:
             if self.asked is not None and not library:
                 self.asked.add(op.id)
@@ -381,7 +382,7 @@ class _Active:
 
     def tool(self, op: Op, *, is_stream: bool = False, is_remote: bool = False, runs: str = "") -> Recorded | None:
         """Return what a call of a tool gets in place of a run; None if it runs. Raises `OptreeError` for one that may not run."""
-        found = self._replay()
+        found = self._replay(op)
         try:
             return None if found is None else found.tool(op, is_stream=is_stream, is_remote=is_remote, runs=runs)
         except OptreeError:

@@ -11,7 +11,20 @@ from typing import Annotated
 
 import typer
 
-from optree._capture.replay import DIFFERENCE, FORK_AT, GIVEN, NOT_THROUGH, RAN_FOR, REPLAY, TOOLS, WHY, Replay, is_cached, is_replay
+from optree._capture.replay import (
+    DIFFERENCE,
+    FORK_AT,
+    GIVEN,
+    NOT_THROUGH,
+    RAN_FOR,
+    REPLAY,
+    TOOLS,
+    WHY,
+    WITHOUT_CONTENT,
+    Replay,
+    is_cached,
+    is_replay,
+)
 from optree._capture.replay import Tools as ToolsKind
 from optree._capture.replay.recorded import RecordedCall
 from optree._cli.commands.run import Tracing, run_traced
@@ -24,6 +37,7 @@ from optree._store.reading.directory import Directory, readable
 from optree._store.reading.recovery import Loaded, load, names_file
 from optree._store.reading.runs import load_run
 from optree._tracing.config import DISABLED, is_disabled
+from optree._tracing.runtime import RUNTIME
 from optree._tree import Tree
 from optree._tree.walk import walk_ops
 from optree.errors import NotFoundError, SetupError
@@ -87,6 +101,8 @@ def _run(txn: str, at: str | None, tools: ToolsKind, command: list[str] | None, 
         raise SetupError("it needs a program: write it behind two dashes, as in: optree replay last -- python agent.py")
     if is_disabled():
         raise SetupError(f"{DISABLED} switches optree off: without it no answer can be given")
+    if not RUNTIME.config.content:
+        raise SetupError(f"no answer can be given: {WITHOUT_CONTENT}")
     before = _found(txn, where)
     named = next(iter(before))
     recorded = Replay(before, at, tools=tools)

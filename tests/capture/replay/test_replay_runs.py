@@ -294,3 +294,18 @@ def test_a_program_under_replay_goes_on_with_no_recorded_session(line):
     line.agent.write_text(f"import optree\nwith optree.session('forecaster', resume='{line.first}') as session:\n    print(session.txn)\n")
     shown = line("replay", line.first, "--", sys.executable, "agent.py", code=1)
     assert ([shown.stdout.strip()], before) == ([txn for txn in line.txns() if txn not in line.recorded], path.read_bytes())
+
+
+@pytest.mark.parametrize("command", ["replay", "fork"])
+def test_a_replay_without_content_gives_no_answers(line, provider, command):
+    """Where content is off, calls cannot be told from each other: nothing is answered, nothing is sent and no tool runs."""
+    where = ["--at", "1.2"] if command == "fork" else []
+    asked = [sys.executable, "agent.py", provider.url, *QUESTIONS]
+    run = line(command, line.first, *where, "--", *asked, env={"OPTREE_CONTENT": "off"}, code=2)
+    assert "no answer can be given: calls are told by what is asked in them" in run.stderr
+    line.agent.write_text(PROGRAM.replace("import optree\n", "import optree\noptree.configure(content=False)\n", 1))
+    run = line(command, line.first, *where, "--", *asked, code=1)
+    assert ("", []) == (run.stdout, provider.requests)
+    optree.configure(content=False)
+    with pytest.raises(optree.OptreeError, match="no answer can be given"), replay(line.base / "sessions" / f"{line.first}.json.zst"):
+        pass
