@@ -302,14 +302,14 @@ class Core:
 
         parts = [self._member(key, value) for key, value in request_outline(kind, payload).items()]
         history: list[tuple[Any, bytes]] | None = None
-        if type(messages) is list or type(messages) is tuple:
-            history = [(None, self._entry(message)) for message in cast("list[object]", messages)]
-        elif messages is not None and type(messages) is not PooledHistory:
-            parts.append((b'"messages"', encode(NOT_RECORDED)))
-        members: dict[Any, Any] = payload if is_object(payload) else {"value": payload}
-        if type(messages) is PooledHistory:  # of outlines, by `appended`
+        if isinstance(messages, PooledHistory):  # of outlines, by `appended`
             return Request(kind, parts, [], None, messages)
-        whole = members if messages is None else {**members, "messages": messages}
+        if isinstance(messages, (list, tuple)):
+            history = [(None, self._entry(message)) for message in cast("list[object]", messages)]
+        elif messages is not None:
+            parts.append((b'"messages"', encode(NOT_RECORDED)))
+        whole: dict[Any, Any] = payload if is_object(payload) else {"value": payload}
+        whole = whole if messages is None else {**whole, "messages": cast("object", messages)}
         return Request(kind, parts, [], history, size=len(encode(whole, MAX_ITEMS)))
 
     def pooled(self, request: Request, new: records.Pooled | None = None) -> tuple[records.Pooled, Payload]:
