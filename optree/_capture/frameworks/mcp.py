@@ -169,10 +169,12 @@ class _ToolCall:
         if not is_object(told) or "content" not in told:
             note_foreign(op, type(result).__qualname__)
         failed = is_object(told) and told.get("isError") is True
-        self._account(op, "failed" if failed else "ok", said := f"tool_error: {cut(_text_of(told))}" if failed else None)
-        if said is not None:
+        said = cut(_text_of(told)) if failed else ""
+        error = f"tool_error: {op.builder.core.said(said)}" if failed else None
+        self._account(op, "failed" if failed else "ok", error)
+        if error is not None:
             self._classify(op, class_of_text(said))
-            self._failed(op, said)
+            self._failed(op, error)
 
     @guarded
     def _raised(self, error: BaseException) -> None:

@@ -194,9 +194,12 @@ class Nesting:
     @guarded
     def refuse(self, key: Hashable, said: str) -> None:
         """End a tool's op that failed by what its result says."""
-        if (op := self.op(key)) is not None and (why := class_of_text(said)) is not None:
-            op.builder.set_op(op, **error_attributes(why))
-        self.end(key, "failed", redact(f"tool_error: {cut(said)}"))
+        told = cut(said)
+        if (op := self.op(key)) is not None:
+            told = op.builder.core.said(told)
+            if (why := class_of_text(said)) is not None:
+                op.builder.set_op(op, **error_attributes(why))
+        self.end(key, "failed", redact(f"tool_error: {told}"))
 
     @guarded
     def leave(self, key: Hashable) -> None:

@@ -258,6 +258,16 @@ def test_an_error_of_the_tool(recording):
     assert [("failed", "library", op.error)] == [(entry.status, entry.mcp_server, entry.error) for entry in op.accounting]
 
 
+def test_an_error_of_the_tool_without_content(recording):
+    """With ``content=False`` what the tool says of its error is not recorded: it is its result."""
+    optree.configure(content=False)
+    with optree.session("lead"), optree.turn():
+        assert ask("fail").is_error
+    op = only_op(recording)
+    assert ("failed", "tool_error: [not recorded]") == (op.status, op.error)
+    assert [op.error] == [entry.error for entry in op.accounting]
+
+
 @pytest.mark.parametrize(
     ("tool", "arguments", "expected"),
     [

@@ -184,7 +184,7 @@ class Conversation:
         call, what = self._asked.pop(text(answer.get("request_id")), ("", ""))
         said = _refusal(answer)
         if what and said is not None and (op := self.nesting.op(call)) is not None:
-            op.log(f"{what} refused it: {said}" if said else f"{what} refused it", "WRN")
+            op.log(f"{what} refused it: {op.builder.core.said(said)}" if said else f"{what} refused it", "WRN")
 
     @guarded
     def over(self, *, is_left: bool) -> None:
