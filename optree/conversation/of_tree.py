@@ -19,11 +19,12 @@ from msgspec import UNSET
 
 from optree._interrupts import pass_on
 from optree._nodes import PIECE_OF_TEXT, Message, OperationNode, Payload, Pool, SessionNode, TurnNode
-from optree._providers.messages import json_text
+from optree._providers.messages import HISTORY_KEYS, json_text
 from optree._tree import Tree, walk_sessions
 from optree._tree.text import untimed_until
 from optree._values import decode, is_list, is_object, object_of
 from optree.conversation.content import (
+    SYSTEM_KEYS,
     answered_by,
     answers_of,
     calls_of,
@@ -234,19 +235,25 @@ class _Transcript:
 
     def request(self, payload: Any, at: float) -> None:
         """Take what a request sends."""
+        payload = self._whole(payload)
         for entry in entries_of(
             {"role": "system", "content": instructions} if (instructions := instructions_in(payload)) is not None else None
         ):
             if _key(entry) not in self._places:
                 self._add(entry, at)
         history = history_in(payload)
-        if is_object(history) and "$blob" in history:
-            history = self._pool.resolve(history)
         if is_object(history) and "$history" in history:
             self._pooled(str(history["$history"]), at)
         elif history is not None:
             messages = history if is_list(history) else [history]
             self._history([(None, entries_of(message)) for message in messages], 0, at)
+
+    def _whole(self, payload: Any) -> Any:
+        """Return a request with its history and instructions, where they were long; messages of a pooled history stay a reference."""
+        if not is_object(payload):
+            return payload
+        long = [key for key in (*HISTORY_KEYS, *SYSTEM_KEYS) if is_object(value := payload.get(key)) and "$blob" in value]
+        return {**payload, **{key: self._pool.resolve(payload[key]) for key in long}}
 
     def answer(self, op: OperationNode) -> None:
         """Take what came back; what was streamed as reasoning goes with it."""

@@ -10,6 +10,7 @@ from optree.testing import capture
 from tests.growth import SQUARE, growth
 
 SYSTEM = {"role": "system", "content": "Be brief."}
+RULES = "Be brief. " * 100
 
 
 def user(text):
@@ -58,6 +59,30 @@ def test_growing_history():
     assert expected == [content for _, content in said(events)]
     assert [f"msg_{number:03d}" for number in range(1, 10)] == [event.message_id for event in events]
     assert sorted(event.timestamp for event in events) == [event.timestamp for event in events]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"messages": [user("q")], "system": [{"type": "text", "text": RULES, "cache_control": {"type": "ephemeral"}}]},
+        {"messages": [user("q")], "system": RULES},
+        {"input": [user("q")], "instructions": RULES},
+        {"contents": [user("q")], "systemInstruction": {"parts": [{"text": RULES}]}},
+        {"messages": {"system": RULES, "messages": [user("q")]}},
+    ],
+    ids=["anthropic, for the cache", "anthropic", "responses", "gemini", "a whole body"],
+)
+def test_long_instructions(sent):
+    """Instructions beside the history that are so long that they are in the pool are told in words, once."""
+
+    def program():
+        with optree.session("agent"), optree.turn():
+            for answer in ("a", "b"):
+                with optree.llm(provider="openai", model="gpt-4o") as op:
+                    op.request(**sent)
+                    op.response(answer)
+
+    assert [("system", RULES), ("user", "q"), ("assistant", "a"), ("assistant", "b")] == said(recorded(program))
 
 
 def test_compacted_history():
