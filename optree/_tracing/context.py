@@ -125,18 +125,20 @@ def is_in_loop() -> bool:
     return events is not None and events._get_running_loop() is not None  # noqa: SLF001 - documented
 
 
-def enter(scope: Scope) -> None:
-    """Put *scope* in place, for this thread and task."""
+def enter(scope: Scope, outermost: Scope | None = None) -> None:
+    """Put *scope* in place, for this thread and task; with the *outermost* of several, within these."""
     CURRENT.set(scope)
     if follower is not None:
-        follower.enter(scope.session.txn, _path(scope))
+        for one in reversed(_several(scope, outermost or scope)):
+            follower.enter(one.session.txn, _path(one))
 
 
 def leave(scope: Scope, outermost: Scope | None = None) -> None:
     """Put what was before in the place of *scope*, or of the *outermost* of several, which is left in order then."""
     outermost = outermost or scope
     if follower is not None:
-        follower.leave(scope.session.txn, _path(scope))
+        for one in _several(scope, outermost):
+            follower.leave(one.session.txn, _path(one))
     CURRENT.set(outermost.before)  # last but for the mark: until then a scope whose `with` statement is gone is known as abandoned
     outermost.holder = None
 
@@ -153,17 +155,33 @@ def unfollow(op: Op) -> None:
         follower.leave(op.builder.txn, op.path)
 
 
-def pause(outer: Scope | None) -> Scope | None:
-    """Make *outer* the current scope, and leave those open that are within it; returns the one that was current."""
+def pause(outer: Scope | None) -> tuple[Scope, Scope] | None:
+    """Make *outer* the current scope, and leave those open that are within it: returns the innermost and the outermost of them."""
     inner = outermost = CURRENT.get()
-    if outermost is None or outermost is outer:
-        return inner
-    while outermost.before is not None and outermost.before is not outer:
+    around: list[Scope] = []
+    above = outer
+    while above is not None and above not in around:  # of a generator that asks itself for a piece they are a ring
+        around.append(above)
+        above = above.before
+    if inner is None or outermost is None or inner in around:
+        return None
+    while outermost.before is not None and outermost.before not in around:
         outermost = outermost.before
     if follower is not None:
-        follower.leave(outermost.session.txn, _path(outermost))
+        for one in _several(inner, outermost):
+            follower.leave(one.session.txn, _path(one))
     CURRENT.set(outer)
-    return inner
+    return inner, outermost
+
+
+def _several(scope: Scope, outermost: Scope) -> list[Scope]:
+    """Return a scope and those that it is within, up to the *outermost*; the scope alone where it is not within that."""
+    found = [scope]
+    while (last := found[-1]) is not outermost:
+        if last.before is None:
+            return found[:1]
+        found.append(last.before)
+    return found
 
 
 def _path(scope: Scope) -> str:

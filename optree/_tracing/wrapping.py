@@ -390,7 +390,7 @@ class _Stream(_Items):
         try:
             held = take_held(self)
             self._scope.before, self._scope.holder = context.here(), held.holder
-            context.enter(self._within)
+            context.enter(self._within, self._scope)
         except RecursionError:
             FAULTS.stack += 1
         except Exception as error:  # noqa: BLE001 - the piece runs, recorded or not

@@ -130,6 +130,31 @@ def test_in_generators(mirrored):
     assert [span_id(ops[place].op_id) for place in (0, 0, 0, 1, 2, 2, 2)] == [found[1] for found in inside]
 
 
+def test_in_a_generator_with_blocks_of_its_own(mirrored):
+    """A traced generator that yields within a block of its own has the block's span inside, and its caller's own outside."""
+    mirrored()
+    inside = []
+
+    @optree.session(agent="assistant")
+    def answer():
+        inside.append(here())
+        with optree.turn(), optree.tool("look"):
+            for number in range(2):
+                inside.append(here())
+                yield number
+        inside.append(here())
+        yield 2
+
+    with optree.session("lead"), optree.turn():
+        around = here()
+        for _ in answer():
+            assert around == here()
+    around, look, again, behind = inside
+    assert (look, around) == (again, behind)
+    assert look != around
+    assert None is here()
+
+
 def test_a_stock_span_inside_an_op_hangs_under_it(mirrored, tracer, jaeger):
     """What other instrumentation makes inside an op is in the op's trace, below its span; the global provider is as it was."""
     provider = trace.get_tracer_provider()

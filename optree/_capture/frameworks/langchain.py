@@ -80,7 +80,7 @@ def _streams(owner: Any, names: tuple[str, ...], is_on: IsOn) -> list[Hook]:
 class _Outside:
     """Puts the program outside of a graph, or chain, while it has a piece of the stream: perhaps it reads no further."""
 
-    _inner: context.Scope | None = None
+    _left: tuple[context.Scope, context.Scope] | None = None
 
     def begin(self) -> None:
         """Note where the program is."""
@@ -89,17 +89,19 @@ class _Outside:
     @guarded
     def take(self, _piece: Any) -> None:
         """Put the program where it was."""
-        self._inner = context.pause(self._outer)
+        self._left = context.pause(self._outer)
 
     @guarded
     def goes_on(self) -> None:
         """Go back into the graph, from wherever the program is by now."""
         self._outer = context.CURRENT.get()
-        if self._inner is not None and self._inner is not self._outer:
-            context.enter(self._inner)
+        if self._left is not None and self._left[0] is not self._outer:
+            context.enter(*self._left)
 
-    def over(self, error: BaseException | None) -> None:
-        """Do nothing: the handler is told."""
+    @guarded
+    def over(self, _error: BaseException | None) -> None:
+        """Leave the graph here too: the handler is told of its end, of an asynchronous one in a task of its own."""
+        context.here()
 
 
 def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:

@@ -1,6 +1,7 @@
 """Between the pieces of a stream of LangChain's or LangGraph's a program is outside of it, and it may read no further."""
 
 import asyncio
+from contextvars import ContextVar
 
 import pytest
 
@@ -107,28 +108,49 @@ def test_a_stream_that_is_read_elsewhere(name):
 
 
 class Follower:
-    """Notes what is entered and left, as another tracer's context does."""
+    """Where the program is for another tracer, whose context puts back what was before the innermost node only."""
 
     def __init__(self):
-        self.seen = []
+        self.places = ContextVar("places", default=())
 
     def enter(self, _txn, path):
-        """Note it."""
-        self.seen.append(("enter", path))
+        """Go into a node."""
+        self.places.set((*self.places.get(), path))
 
     def leave(self, _txn, path):
-        """Note it."""
-        self.seen.append(("leave", path))
+        """Go out of a node."""
+        places = self.places.get()
+        if places and places[-1] == path:
+            self.places.set(places[:-1])
 
 
-def test_other_tracers_are_outside_too(monkeypatch):
-    """What a program pauses in is left for other tracers, once, and entered again."""
-    with capture(), optree.session("a"), optree.turn():
+@pytest.mark.usefixtures("hooked")
+@pytest.mark.parametrize("stream", [stream for stream, _ in STREAMS.values()], ids=STREAMS)
+def test_other_tracers_are_outside_too(stream, monkeypatch):
+    """Between the pieces, and behind the last, another tracer is where the program is, in a session and outside of all."""
+    with capture():
         monkeypatch.setattr(context, "follower", follower := Follower())
+
+        async def program():
+            seen = []
+            await read(stream(), 9, lambda: seen.append(follower.places.get()))
+            return {*seen, follower.places.get()}
+
+        assert {()} == asyncio.run(program())
+        with optree.session("a"), optree.turn():
+            assert {("", "1")} == asyncio.run(program())
+        assert () == follower.places.get()
+
+
+def test_what_is_paused_is_left_and_entered_whole(monkeypatch):
+    """What a program pauses in is left for other tracers, the innermost first, and entered again; nothing is where it is in nothing."""
+    with capture(), optree.session("a"), optree.turn():
         outer = context.here()
+        monkeypatch.setattr(context, "follower", follower := Follower())
         with optree.tool("graph"), optree.tool("node"):
-            inner, follower.seen = context.here(), []
-            assert (inner, outer, [("leave", "1.1")]) == (context.pause(outer), context.CURRENT.get(), follower.seen)
-            context.enter(inner)
-        follower.seen.clear()
-        assert (outer, []) == (context.pause(outer), follower.seen)
+            inner = context.here()
+            left = context.pause(outer)
+            assert ((inner, inner.before), outer, ()) == (left, context.CURRENT.get(), follower.places.get())
+            context.enter(*left)
+            assert ("1.1", "1.2") == follower.places.get()
+        assert (None, outer, ()) == (context.pause(outer), context.CURRENT.get(), follower.places.get())
