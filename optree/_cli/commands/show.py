@@ -177,11 +177,12 @@ def _text_lines(value: Any) -> list[str]:
 
 
 def _answered(response: Any) -> list[str]:
-    """Return a response as lines; a provider's own as its messages."""
+    """Return a response as lines; a provider's own as its messages, with an empty line between two."""
     if not is_object(response) or not any(is_list(response.get(name)) for name in ("choices", "candidates", "output", "content")):
         return _text_lines(response)
     found = answers(response)
-    shown = [line for answer in found for message in answer.messages for _, lines in _message(message) for line in lines]
+    messages = [lines for answer in found for message in answer.messages for _, lines in _message(message) if lines]
+    shown = [line for lines in messages for line in ("", *lines)][1:]
     details = response.get("incomplete_details")
     why = details.get("reason") if is_object(details) else None
     ends = [f"{answer.finish}: {why}" if why else str(answer.finish) for answer in found if answer.finish is not None]

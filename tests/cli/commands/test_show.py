@@ -249,6 +249,17 @@ def test_the_tool_calls_of_a_provider_are_shown(optree):
     assert 'tool_calls: [{"id":"c1","type":"function"' in optree.read("show", "last", "1.1").stdout
 
 
+def test_what_an_answer_is_made_of_is_told_apart(optree):
+    """An empty line stands between the reasoning, the text and the calls of one answer."""
+    thought = {"type": "reasoning", "id": "r", "summary": []}
+    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I look", "annotations": []}]}
+    call = {"type": "function_call", "id": "f", "call_id": "c", "name": "search", "arguments": "{}"}
+    answered(optree, {"output": [thought, said, call]})
+    shown = optree.read("show", "last", "1.1").stdout
+    assert "\nresponse\n  type: reasoning\n  id: r\n  summary: []\n\n  I look\n" in shown
+    assert "\n\n  type: function_call\n" in shown
+
+
 def choice(finish):
     """Return an answer of OpenAI's chat that ended for a reason."""
     return {"choices": [{"index": 0, "message": {"role": "assistant", "content": "Paris"}, "finish_reason": finish}]}
