@@ -130,7 +130,7 @@ def _run(txn: str, at: str | None, tools: ToolsKind, command: list[str] | None, 
     if any(op.kind == "tool" for op in different):
         how = ["replay", named] if at is None else ["fork", named, "--at", at]
         complain(f"with tools that run: {command_line(['optree', *how, '--tools', 'live', *flags(where), '--', *command])}")
-    first = recorded.first_of(missing, _within(recorded, ops)) if missing else None
+    first = recorded.first_of(missing, _within(recorded, ops)) if missing or different else None
     is_vain = at is not None or unanswered or any(map(_is_ungiven, different))
     if first is not None and not is_vain and recorded.forks_at(first):
         forked = command_line(["optree", "fork", first.txn, "--at", first.node.path, *flags(where), "--", *command])

@@ -202,9 +202,10 @@ def test_a_fork_behind_what_another_process_asked(line, provider):
     assert "was not asked for yet" not in run.stderr
 
 
-def test_the_fork_that_is_proposed_is_not_in_vain(line, provider):
-    """Behind a call that was broken off, and has no answer to give, the fork that is proposed begins at that, and goes on."""
-    line.agent.write_text(CANCELLED)
+@pytest.mark.parametrize("last", ["three", "two"])
+def test_the_fork_that_is_proposed_is_not_in_vain(line, provider, last):
+    """Behind a call that was broken off, be it the last, and has no answer, the fork that is proposed begins at that, and goes on."""
+    line.agent.write_text(CANCELLED if last == "three" else CANCELLED.replace('await ask("three")', "pass"))
     held = Reply(b"{", b"}", hold=threading.Event())
     provider.says(CHAT, held, CHAT)
     line("run", "--auto", "--", sys.executable, "agent.py", provider.url, "0.5")
