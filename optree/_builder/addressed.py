@@ -235,6 +235,8 @@ class ByAddress:
         response = self.core.response(handle.bare.kind, payload)
 
         def change(put: Put) -> None:
+            if self.core.stream.watched:  # as ahead of its end
+                handle.pending(put)
             handle.bare.response = response
             self._late(handle)
             put(r.Responded(handle.path, self.core.time(at), response))

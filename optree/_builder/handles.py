@@ -326,8 +326,7 @@ class Op(EntryState, eq=False):
             **attributes: What else is known by now, merged into what the operation began with.
         """
         try:
-            node = self.bare
-            core = self.builder.core
+            core, node = self.builder.core, self.bare
             known: Status = "ok"
             message: str | None = None
             if status is not _OK or error is not None:
@@ -375,6 +374,8 @@ class Op(EntryState, eq=False):
     def _respond(self, response: Payload) -> None:
         """Record a response; within a step. Twice does no harm."""
         core, node = self.builder.core, self.bare
+        if core.stream.watched:  # a watcher gets an op's lines before what came back, as before its end
+            self.pending(core.stream.put)
         node.response = response
         if node.ended_at is not None:
             core.touched.add(self.path)

@@ -1036,6 +1036,22 @@ def test_lines_come_before_the_end_for_those_who_watch(opened):
     assert kinds.index(r.Entries) < kinds.index(r.OpEnd) == len(kinds) - 1
 
 
+@pytest.mark.parametrize("answers", ["by itself", "with its end"])
+def test_lines_come_before_the_answer_for_those_who_watch(opened, answers):
+    """Who takes records beside the journal gets what an op logged before its answer ahead of that, recorded by itself or with the end."""
+    builder = opened(Counting(), watcher := Counting())
+    op = builder.begin_op("llm", "m")
+    op.log("first")
+    if answers == "by itself":
+        op.response("second")
+    else:
+        op._returned = builder.core.response("llm", "second")
+    op.end("failed", "third")
+    builder.core.stream.flush()
+    kinds = [type(record) for record in watcher.records]
+    assert kinds.index(r.Entries) < kinds.index(r.Responded) < kinds.index(r.OpEnd)
+
+
 def test_an_interrupt_while_entries_are_read_costs_none(monkeypatch):
     """Ctrl-C in the middle of a delivery, and the op goes on: what it had and what comes are delivered once."""
     taker = Counting()
