@@ -43,7 +43,8 @@ _WITH_QUOTA: Final = frozenset({400, 403, 429})
 """Statuses that are of a quota if the words say so."""
 _BY_CODE: Final[dict[str, FailureClass]] = {
     **dict.fromkeys(("insufficient_quota", "budget_exceeded"), "quota"),
-    **dict.fromkeys(("rate_limit_exceeded", "too_many_requests"), "rate_limit"),
+    **dict.fromkeys(("rate_limit_exceeded", "too_many_requests", "throttlingexception"), "rate_limit"),
+    "validationexception": "invalid",
 }
 """By a provider's own code, whatever the status."""
 _BY_WORDS: Final[tuple[tuple[FailureClass, tuple[str, ...]], ...]] = (

@@ -424,8 +424,9 @@ class Exchange:
             self._refused(error, said, refusal or refusal_of(error))
             return
         if status == "failed":
+            refusal = refusal or refusal_of(error)
             failure = class_of_error(error) if refusal is None else class_of_status(self._status, None, refusal.told)
-            call.fails("invalid" if is_unread else failure, refusal or refusal_of(error))
+            call.fails("invalid" if is_unread else failure, refusal)
         self._result.is_over = body is not None and (body.is_over or not body.is_stream)
         self._result.ended(status)
         call.end_op(status, said)

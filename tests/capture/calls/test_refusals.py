@@ -108,7 +108,15 @@ CALLS = {
     "google-refused-stream": ("RESOURCE_EXHAUSTED", "rate_limit", 429, STREAMED(of_google), Reply(GOOGLE, status=429)),
     "google-asyncio": ("RESOURCE_EXHAUSTED", "rate_limit", 429, of_google_asyncio, Reply(GOOGLE, status=429)),
     "bedrock": ("ThrottlingException", "rate_limit", 429, converse, THROTTLED),
-    "bedrock-stream": ("throttlingException", None, None, converse_stream, THROWN),
+    "bedrock-stream": ("throttlingException", "rate_limit", None, converse_stream, THROWN),
+    "bedrock-stream-model": (
+        "modelStreamErrorException", "model", None, converse_stream,
+        streamed(event("modelStreamErrorException", {"message": "It broke"}, "exception")),
+    ),
+    "bedrock-stream-invalid": (
+        "validationException", "invalid", None, converse_stream,
+        streamed(event("validationException", {"message": "Too long"}, "exception")),
+    ),
     "bedrock-http": (
         "ThrottlingException", "rate_limit", 429, by_httpx,
         Reply({"__type": "com.amazon.coral.service#ThrottlingException", "message": "Slow down"}, status=429),
