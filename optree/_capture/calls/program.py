@@ -248,11 +248,11 @@ def _asked_for(response: Any) -> list[str]:
 def program_name() -> str:
     """Return what the program is called: its script, or the package that is run by `-m`."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    if spec is not None and spec.name:
+    if spec is not None and spec.name not in (None, "", "__main__"):  # the last is a folder's, or a zip file's
         return str(spec.name).removesuffix(".__main__")
     path = PurePath(sys.argv[0] if sys.argv else "")
     name = path.parent.name if path.stem == "__main__" else path.stem  # a package's in a process that multiprocessing spawned
-    return name if name and name != "-c" else "python"
+    return name if name not in ("", "-c", "-") else "python"
 
 
 PROGRAM: Final = Program()

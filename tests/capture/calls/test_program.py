@@ -161,6 +161,8 @@ def test_a_kill_keeps_what_was_streamed(line, provider):
     [
         (["/bin/agent.py"], None, "agent"),
         (["-c"], None, "python"),
+        (["-"], None, "python"),
+        (["/bin/agent.pyz"], ModuleSpec("__main__", None), "agent"),
         ([], None, "python"),
         (["/lib/uvicorn/__main__.py"], ModuleSpec("uvicorn.__main__", None), "uvicorn"),
         (["/lib/uvicorn/__main__.py"], None, "uvicorn"),  # in a process that multiprocessing spawned
