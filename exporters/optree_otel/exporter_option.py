@@ -12,6 +12,8 @@ STOCK: Final = "sdk"
 """The word for the stock OTLP exporter inside the SDK's batch processor."""
 _EXPORTER: Final = "opentelemetry.sdk.trace.export", "SpanExporter"
 _PROCESSOR: Final = "opentelemetry.sdk.trace", "SpanProcessor"
+_METHODS: Final = ("on_end", "force_flush", "shutdown")
+"""What a processor has that is no subclass: a tracer provider takes such a one too, and LangSmith's is one."""
 Exporters = tuple[Any, ...]
 """Exporters, processors, and the word `STOCK`."""
 
@@ -32,8 +34,8 @@ def is_exporter(value: object) -> bool:
 
 
 def is_processor(value: object) -> bool:
-    """Tell whether this is a SpanProcessor."""
-    return _is(value, *_PROCESSOR)
+    """Tell whether this is a SpanProcessor, or has what is called of one."""
+    return _is(value, *_PROCESSOR) or all(callable(getattr(type(value), method, None)) for method in _METHODS)
 
 
 def name(exporter: object) -> str:

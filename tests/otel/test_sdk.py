@@ -181,6 +181,37 @@ def test_a_running_program(tmp_path):
     assert delivered_whole(tmp_path, session.txn)
 
 
+class Called:
+    """A processor that is no subclass, as LangSmith's is none: a tracer provider takes such a one too."""
+
+    def __init__(self):
+        self.spans = []
+
+    def on_start(self, span, parent_context=None):
+        """Do nothing."""
+
+    def on_end(self, span):
+        """Keep it."""
+        self.spans.append(span)
+
+    def force_flush(self, timeout_millis=30_000):  # noqa: ARG002 - the SDK's form
+        """Hold nothing back."""
+        return True
+
+    def shutdown(self):
+        """Do nothing."""
+
+
+def test_a_processor_that_is_no_subclass(tmp_path):
+    """What has a processor's methods gets the spans."""
+    called = Called()
+    with mirrored(tmp_path, "", exporter=called):
+        with optree.session("lead"), optree.turn(user="hello"):
+            pass
+        assert optree.flush("export", 20)
+    assert ["turn 1", "invoke_agent lead"] == [span.name for span in called.spans]
+
+
 def test_the_live_trace_goes_the_same_way(tmp_path):
     """Both traces come, from two threads that call it one at a time; it is shut down once neither needs it, and not before."""
     busy = threading.Lock()
@@ -424,8 +455,8 @@ def test_jaeger_has_the_same_by_both_ways(jaeger, tmp_path):
 
 @pytest.mark.parametrize(
     "given",
-    ["console", InMemorySpanExporter, object(), [], ["otlp"], [InMemorySpanExporter(), 7], TracerProvider()],
-    ids=["text", "class", "object", "none", "own", "number", "provider"],
+    ["console", InMemorySpanExporter, object(), [], ["otlp"], [InMemorySpanExporter(), 7], TracerProvider(), Called],
+    ids=["text", "class", "object", "none", "own", "number", "provider", "processor's class"],
 )
 def test_what_takes_no_spans_is_said(given):
     """Nothing is sent then, and least of all to a collector that nobody has named."""
