@@ -357,7 +357,7 @@ class OtelMirror:
         """Return counts a signal, and ``problems``: what is wrong with the options, the collector, or the disk.
 
         ``others`` counts sessions of earlier runs that wait for a program with other settings, by their address, ``unsampled`` sessions of
-        this process that were not sampled, also those that were sent after all.
+        this process that were not sampled, also those that were sent after all, ``delivering`` spans that another process sends.
         """
         problems = list(self.settings.problems)
         report: dict[str, Any] = {}
@@ -382,10 +382,9 @@ class OtelMirror:
         if self.large:
             message = f"{self.large} sessions of earlier runs are too large to be sent in the background"
             problems.append(f"OpenTelemetry: {message}; send them with: optree export --pending")
-        if self.others:
-            report["others"] = dict(Counter("unknown" if noted is None else noted.shown for noted in list(self.others.values())))
-        report |= {"unsampled": self._sampling.left_out} if self._sampling.left_out else {}
-        return {**report, **({"delivering": self._handed_over} if self._handed_over else {}), "problems": problems}
+        others = dict(Counter("unknown" if noted is None else noted.shown for noted in list(self.others.values())))
+        counts = {"others": others, "unsampled": self._sampling.left_out, "delivering": self._handed_over or 0}
+        return {**report, **counts, "problems": problems}
 
     @property
     def _can_be_told(self) -> bool:

@@ -39,7 +39,7 @@ SWEEPING = """
 import optree
 with optree.session("later"), optree.turn():
     pass
-print(optree.flush("export", 20), optree.health()["otel"].get("others"), optree.health()["problems"])
+print(optree.flush("export", 20), optree.health()["otel"]["others"], optree.health()["problems"])
 """
 CONTENT = {"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "true"}
 SOMEBODY = Addressee("0123456789abcdef", "")
