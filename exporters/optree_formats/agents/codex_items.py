@@ -23,10 +23,10 @@ _SERVER = ("web_search_call", "image_generation_call")
 """Calls that the provider ran: there is no item of their results."""
 _TOLD = ("compaction", "context_compaction", "compaction_summary", "ghost_snapshot", "additional_tools", "agent_message")
 """Other items that are part of the model's input."""
-_SILENT_LINES = ("world_state", "inter_agent_communication", "ghost_snapshot")
+_SILENT_LINES = ("world_state", "inter_agent_communication", "inter_agent_communication_metadata", "ghost_snapshot")
 _SILENT = frozenset(
     {"agent_message", "agent_reasoning", "agent_reasoning_raw_content", "agent_reasoning_section_break", "context_compacted",
-     "entered_review_mode", "exec_command_begin", "exited_review_mode", "patch_apply_begin", "plan_update", "sub_agent_activity",
+     "entered_review_mode", "exec_command_begin", "exited_review_mode", "patch_apply_begin", "plan_update",
      "thread_goal_updated", "thread_name_updated", "thread_settings_applied", "thread_rolled_back", "turn_diff", "web_search_end",
      "image_generation_end", "mcp_tool_call_begin", "view_image_tool_call", "warning", "stream_error", "collab_agent_spawn_end",
      "collab_agent_interaction_end", "collab_waiting_end", "collab_close_end", "collab_resume_end"}
@@ -100,6 +100,7 @@ class CodexAgent(SessionRecording):
             "turn_aborted": self._aborted,
             "user_message": self._prompted_by_event,
             "item_completed": self._item_ended,
+            "sub_agent_activity": lambda event, _ts, _lines: self._began_agent(event, event.get("event_id")),
             "error": self._error,
             **dict.fromkeys(_ENDS, self._tool_ended),
         }
@@ -316,6 +317,13 @@ class CodexAgent(SessionRecording):
             agents = item.get("receiver_thread_ids")
             if is_list(agents) and agents and isinstance(agents[0], str):
                 self._agents[identity] = agents[0]
+        elif kind == "SubAgentActivity":
+            self._began_agent(item, identity)
+
+    def _began_agent(self, activity: dict[str, Any], identity: Any) -> None:
+        """Note which sub-agent a call began, whose result tells a path alone: so it is since Codex's second form of sub-agents."""
+        if activity.get("kind") == "started" and isinstance(agent := activity.get("agent_thread_id"), str):
+            self._agents[text(identity or "")] = agent
 
     def _error(self, event: dict[str, Any], ts: float, _lines: ObjectLines) -> None:
         """Record a call that got no answer."""

@@ -154,6 +154,52 @@ def test_a_day_is_read_whole(tmp_path):
     assert 2 == alone.session.totals.llm_requests
 
 
+@pytest.mark.parametrize("form", ["item", "event"])
+def test_sub_agents_that_have_paths(tmp_path, form):
+    """Where a call's result tells a path alone, an item or an event tells the sub-agent; its file may begin as a fork."""
+    child, started = ID[:-1] + "2", {"agent_thread_id": ID[:-1] + "2", "agent_path": "/root/sub", "kind": "started"}
+    usage = {"thread_id": ID, "response_id": "r1", "usage": tokens(5, 0, 5)}
+    told = (
+        event(2, "item_completed", item={"type": "SubAgentActivity", "id": "call-1", **started})
+        if form == "item"
+        else line(2, "event_msg") | {"payload": {"type": "sub_agent_activity", "event_id": "call-1", **started}}
+    )
+    asked = [event(1, "task_started", turn_id="t"), says(1, "go", "user"), calls(2, "call-1", "spawn_agent", task_name="sub", message="do")]
+    begun = [line(3, "inter_agent_communication_metadata", trigger_turn=True), item(3, "agent_message", author="/root", content=[])]
+    (tmp_path / f"rollout-{child}.jsonl").write_text(
+        "\n".join(
+            map(
+                json.dumps,
+                [
+                    line(2, "session_meta", **META | {"id": child}, parent_thread_id=ID, forked_from_id=ID),
+                    line(2, "session_meta", **META),
+                    *asked,
+                    event(2, "turn_aborted", reason="interrupted"),
+                    event(3, "task_started", turn_id="u"),
+                    *begun,
+                    says(4, "done"),
+                    line(4, "token_usage_record", **usage | {"thread_id": child, "response_id": "r2"}),
+                    event(5, "task_complete", last_agent_message="done"),
+                ],
+            )
+        )
+        + "\n"
+    )
+    tree, faults = read(
+        tmp_path / "rollout.jsonl",
+        line(0, "session_meta", **META),
+        *asked,
+        line(2, "token_usage_record", **usage),
+        told,
+        item(3, "function_call_output", call_id="call-1", output='{"task_name":"/root/sub"}'),
+        *begun,
+        event(6, "task_complete", last_agent_message=None),
+    )
+    assert [[("llm", "openai:unknown", "ok"), ("session", "sub", "ok")]] == shape(tree.session)
+    assert "done" == tree.session.turns[0].ops[1].child_session.turns[-1].assistant["content"]
+    assert ([(5, 0, 5, 0)] * 2, []) == (sums(tree), faults)
+
+
 def test_running_sums_count_once(tmp_path):
     """Older files have only sums: said twice they count once, a count that was missed is in the next, and sums that begin anew go on."""
     tree, _ = read(
