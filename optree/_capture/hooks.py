@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
-from contextlib import aclosing, closing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from contextlib import closing
 from inspect import isasyncgenfunction, isawaitable, iscoroutinefunction, isgeneratorfunction
 from types import FunctionType
 from typing import Any, Final, Protocol
@@ -129,8 +129,8 @@ def own_hooks(kind: Any, ways: Mapping[str, Callable[..., Any]], watching: Watch
 def read_within(owner: Any, names: tuple[str, ...], recorded: Callable[..., Any], is_on: IsOn, *, keeps_kind: bool = True) -> list[Hook]:
     """Hook functions that return a generator: *recorded* returns, for that and the arguments, what is read in its place.
 
-    Without *keeps_kind* the program reads just that, and the function is a plain one: ADK's generators raise errors in the event loop if
-    one more is around them and the program ends before it has read all.
+    Without *keeps_kind* the program reads just that, and the function is a plain one: ADK's generators, and LangChain's, raise errors in
+    the event loop if one more is around them and the program ends before it has read all.
     """
 
     def hooked(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -179,16 +179,75 @@ def watched(pieces: Generator[Any, Any, Any], watch: StreamWatch) -> Generator[A
     watch.over(None)
 
 
-async def watched_async(pieces: AsyncGenerator[Any, Any], watch: StreamWatch) -> AsyncGenerator[Any]:
-    """Yield what an async generator yields, within a watch, and close it."""
-    try:
-        watch.begin()
-        async with aclosing(pieces):
-            async for piece in pieces:
-                watch.take(piece)
-                yield piece
-                watch.goes_on()
-    except BaseException as error:
-        watch.over(error)
-        raise
-    watch.over(None)
+def watched_async(pieces: AsyncGenerator[Any, Any], watch: StreamWatch) -> AsyncGenerator[Any, Any]:
+    """Return what an async generator yields, within a watch, and close it."""
+    return _WatchedPieces(pieces, watch)
+
+
+class _WatchedPieces(AsyncGenerator[Any, Any]):
+    """An async generator's pieces.
+
+    It is no generator itself: an event loop that ends closes all generators at once, which raises in one that stands around another.
+    """
+
+    def __init__(self, pieces: AsyncGenerator[Any, Any], watch: StreamWatch) -> None:
+        self._is_begun = self._is_running = self._is_over = False
+        self._pieces, self._watch = pieces, watch
+
+    async def __anext__(self) -> Any:
+        return await self._read(self._pieces.__anext__)
+
+    async def asend(self, value: Any) -> Any:
+        """Send a value in."""
+        return await self._read(functools.partial(self._pieces.asend, value))
+
+    async def athrow(self, *error: Any) -> Any:
+        """Throw an exception in."""
+        return await self._read(functools.partial(self._pieces.athrow, *error))
+
+    async def aclose(self) -> None:
+        """Close it."""
+        if not self._is_begun or self._is_over or self._is_running:
+            await self._pieces.aclose()
+            return
+        error: BaseException = GeneratorExit()
+        self._is_running = True
+        try:
+            await self._pieces.aclose()
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            self._is_running = False
+            self._end(error)
+
+    async def _read(self, step: Callable[[], Awaitable[Any]]) -> Any:
+        if self._is_over or self._is_running:  # of one that is running Python says so
+            return await step()
+        self._is_running = True
+        try:
+            if self._is_begun:
+                self._watch.goes_on()
+            else:
+                self._is_begun = True
+                self._watch.begin()
+            piece = await step()
+            self._watch.take(piece)
+            return piece  # noqa: TRY300 - an interrupt at this place is told as well
+        except StopAsyncIteration:
+            self._end(None)
+            raise
+        except BaseException as error:
+            self._end(error)
+            raise
+        finally:
+            self._is_running = False
+
+    def _end(self, error: BaseException | None) -> None:
+        self._is_over = True
+        self._watch.over(error)
+
+    def __del__(self) -> None:
+        if self._is_begun and not self._is_over:
+            del self._pieces  # first, for what is open in it
+            self._end(GeneratorExit())

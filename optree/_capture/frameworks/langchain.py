@@ -61,20 +61,22 @@ def graphs(module: ModuleType, is_on: IsOn) -> list[Hook]:
         return run
 
     names = ("get_callback_manager_for_config", "get_async_callback_manager_for_config")
-    return [*((module, name, told(getattr(module, name))) for name in names), *_streams(module.Pregel, ("stream", "astream"), is_on)]
+    streams = _streams(module.Pregel, ("stream", "astream"), is_on, keeps_kind=True)
+    return [*((module, name, told(getattr(module, name))) for name in names), *streams]
 
 
 def chains(module: ModuleType, is_on: IsOn) -> list[Hook]:
     """Hook what chains are streamed by."""
-    return _streams(module.Runnable, ("_transform_stream_with_config", "_atransform_stream_with_config"), is_on)
+    names = ("_transform_stream_with_config", "_atransform_stream_with_config")  # of which nobody asks what kind they are
+    return _streams(module.Runnable, names, is_on, keeps_kind=False)
 
 
-def _streams(owner: Any, names: tuple[str, ...], is_on: IsOn) -> list[Hook]:
+def _streams(owner: Any, names: tuple[str, ...], is_on: IsOn, *, keeps_kind: bool) -> list[Hook]:
     def recorded(pieces: Any, *_args: Any, **_kwargs: Any) -> Any:
         read: Any = watched if isinstance(pieces, GeneratorType) else watched_async
         return read(pieces, _Outside())
 
-    return read_within(owner, names, recorded, is_on)
+    return read_within(owner, names, recorded, is_on, keeps_kind=keeps_kind)
 
 
 class _Outside:

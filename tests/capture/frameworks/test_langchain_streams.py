@@ -107,6 +107,22 @@ def test_a_stream_that_is_read_elsewhere(name):
     assert ["between", "behind"] == found["other"]
 
 
+@pytest.mark.usefixtures("hooked")
+@pytest.mark.parametrize("name", ["graph, asynchronous", "chain, asynchronous"])
+def test_a_stream_that_is_left_as_the_program_ends(name):
+    """The event loop closes it then, which raises no more than without hooks; its session is cancelled."""
+    said = []
+
+    async def program():
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, about: said.append(about))
+        async for _ in STREAMS[name][0]():
+            break
+
+    with capture() as recording:
+        asyncio.run(program())
+    assert ([], "cancelled") == (said, recording.tree.session.status)
+
+
 class Follower:
     """Where the program is for another tracer, whose context puts back what was before the innermost node only."""
 
