@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from optree._builder import Op, SessionTreeBuilder
 from optree._builder.guard import FAULTS
+from optree._ids import is_txn
 from optree._interrupts import pass_on, suppress
 from optree._syscalls import calls as system
 from optree._tracing import context
@@ -31,6 +32,7 @@ VARIABLE: Final = "OPTREE_BUDGET"
 _PREFIX: Final = "optree.budget"
 _MOST_INT: Final = 1 << 53
 _MOST_JOINED: Final = 64
+_LONGEST_NAMES: Final = 1024
 
 
 class Limiter:
@@ -385,6 +387,24 @@ def joined(paths: str) -> Limiter | None:
             _JOINED[:] = [*[limiter for limiter in _JOINED if not limiter.is_over][-_MOST_JOINED:], known]
         innermost = known
     return innermost
+
+
+def names_of(budget: context.Allowance | None) -> str:
+    """Return what a process that is not trusted joins a budget by, and all around it, in its own directory; empty if there is none."""
+    return " ".join(Path(path).name for path in filter(None, reference(budget).split(os.pathsep)))
+
+
+def named(names: object) -> Limiter | None:
+    """Return the budget that another process has told by `names_of`, or else this one's, which no name puts out of force."""
+    own = outside()
+    told = names.split() if isinstance(names, str) and len(names) <= _LONGEST_NAMES else []
+    if not told or not all(is_txn(name) and system.may_name_a_file(name) for name in told):
+        return own
+    from optree._tracing.spending import BUDGETS  # there is a budget
+
+    folder = RUNTIME.directory().sessions / BUDGETS
+    theirs = joined(os.pathsep.join(str(folder / name) for name in told))
+    return theirs if theirs is not None and (own is None or own in theirs.chain()) else own
 
 
 def _number(name: str, value: object) -> float:

@@ -19,7 +19,7 @@ from optree._store.opening import RUN, current_run
 from optree._store.reading.directory import may_be_directory
 from optree._syscalls import calls
 from optree._tracing import context
-from optree._tracing.budgets import OUTSIDE, VARIABLE, Limiter, common, joined, outside, reference
+from optree._tracing.budgets import OUTSIDE, VARIABLE, Limiter, common, joined, named, outside, reference
 from optree._tracing.config import PATHS, CarriedOptions, Config, carry, in_effect, variables
 from optree._tracing.context import CURRENT, REMOTE, Holder, Scope, ingress
 from optree._tracing.faults import PIECE, UnrecordedPiece, fault, unless_faulty
@@ -251,11 +251,11 @@ def place_of(scope: Scope) -> tuple[str, str, str]:
     return parent, ancestry, traceparent or f"00-{trace_id(txn)}-{span_id(parent)}-01"
 
 
-def placed_at(parent: object, ancestry: object, *, content: object = True) -> _Placed | UnrecordedPiece | None:
-    """Return a block that runs where *parent* is, as others named it by `place_of`; None if that is no session which lives here.
+def placed_at(parent: object, ancestry: object, budget: object = None, *, content: object = True) -> _Placed | UnrecordedPiece | None:
+    """Return a block that runs where *parent* is, as others named it by `place_of`, and within the *budget* that `names_of` told of.
 
-    The name is not trusted: a session that this process does not have must be in this process's own directory already. Where *content*
-    is False it is recorded without.
+    None if that is no session which lives here. The names are not trusted: a session, or a budget, that this process does not have must be
+    in this process's own directory already. Where *content* is False it is recorded without.
     """
     if not (isinstance(parent, str) and len(parent) <= _LONGEST_PLACE and _PLACE.fullmatch(parent) and RUNTIME.config.enabled):
         return None
@@ -269,7 +269,7 @@ def placed_at(parent: object, ancestry: object, *, content: object = True) -> _P
     if not (is_txn(txn) and calls.may_name_a_file(txn) and may_be_directory(RUNTIME.directory().live(txn))):
         return None
     known = isinstance(ancestry, str) and len(ancestry) <= _LONGEST_PLACE and ancestry.isprintable()
-    return _placed(None, f"{parent}{_WITHOUT if content is False else ''} {ancestry if known else '(unknown)'}", outside())
+    return _placed(None, f"{parent}{_WITHOUT if content is False else ''} {ancestry if known else '(unknown)'}", named(budget))
 
 
 def _token(scope: Scope) -> str:

@@ -25,6 +25,8 @@ from optree._tracing.runtime import RUNTIME, report_problem
 from optree._tree.totals import has_unknown_cost
 from optree.errors import BudgetExceeded
 
+BUDGETS: Final = "budgets"
+"""The folder with the files of budgets that several processes share, among the sessions."""
 _MOST_ROWS: Final = 200
 _MOST_OPEN: Final = 1000
 """Calls that are over and whose cost may still become known."""
@@ -210,7 +212,7 @@ class Account:
         """Let other processes have a part in it; returns the file, None where the disk takes none."""
         with self._lock:
             if self._file is None and monotonic() >= self._refused_until:
-                file, process = SharedBytes(RUNTIME.directory().sessions / "budgets" / new_txn()), os.getpid()
+                file, process = SharedBytes(RUNTIME.directory().sessions / BUDGETS / new_txn()), os.getpid()
                 self._file = file
                 try:
                     _remove_old(file.path.parent)

@@ -18,6 +18,7 @@ import optree
 from optree._store.files.shared import SharedBytes
 from optree._store.files.system import OS
 from optree._tracing import spending
+from optree._tracing.budgets import OUTSIDE, named, names_of
 from optree._tree import walk_ops
 
 LONG = 60
@@ -704,3 +705,20 @@ def test_a_fork_by_a_handler_in_a_change(finished, where):
     used, billed, problems = out.split(maxsplit=2)
     assert (billed, "[]") == (used, problems.strip())
     assert float(billed) >= 0.75
+
+
+@pytest.mark.usefixtures("saved")
+def test_a_budget_that_a_stranger_names():
+    """Names count in this process's own directory alone, what is none is passed over, and none puts its own budget out of force."""
+    with optree.session("lead"), optree.turn(), optree.budget(calls=9) as budget:
+        names = names_of(budget)
+        assert budget is named(names)
+        for other in ("", "../budgets", f"/{names}", f"{names} ../x", names[:-1], 7, None, [names], f"{names} " * 999):
+            assert named(other) is None
+    with optree.budget(calls=1) as own:
+        assert own is OUTSIDE.get()
+        with optree.session("lead"), optree.turn(), optree.budget(calls=2) as inner:
+            names = names_of(inner)
+            assert inner is named(names)
+        assert own is named(names)
+        assert own is named("mx000000-00000000")

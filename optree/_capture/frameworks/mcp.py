@@ -20,6 +20,7 @@ from optree._builder.outcome import outcome
 from optree._capture.frameworks.nesting import ProgramOp
 from optree._capture.hooks import Hook
 from optree._tracing import context
+from optree._tracing.budgets import names_of
 from optree._tracing.context import Holder, Scope
 from optree._tracing.failures import FailureClass, class_of_error, class_of_text, error_attributes
 from optree._tracing.faults import guarded
@@ -34,6 +35,8 @@ ANCESTRY: Final = "optree/ancestry"
 """Member that has the agents down to that op, as `lead->reader`."""
 CONTENT: Final = "optree/content"
 """Member that is false where that session is recorded without content."""
+BUDGET: Final = "optree/budget"
+"""Member that has the names of the budgets around it."""
 STATUS_CODE: Final = "rpc.response.status_code"
 """The attribute of an op that was answered by an error of the protocol which has its code."""
 _INTERNAL_ERROR: Final = -32603
@@ -77,7 +80,9 @@ def server(module: ModuleType, is_on: Callable[[], bool]) -> list[Hook]:
 @guarded
 def _place(_runner: Any, _dispatched: Any = None, _method: Any = None, params: Any = None, *_args: Any, **_kwargs: Any) -> Any:
     told = params.get("_meta") if is_object(params) else None
-    return placed_at(told[PARENT], told.get(ANCESTRY), content=told.get(CONTENT)) if is_object(told) and PARENT in told else None
+    if not is_object(told) or PARENT not in told:
+        return None
+    return placed_at(told[PARENT], told.get(ANCESTRY), told.get(BUDGET), content=told.get(CONTENT))
 
 
 @guarded
@@ -156,7 +161,8 @@ class _ToolCall:
             return None
         parent, ancestry, traceparent = place_of(here)
         known = {} if here.session.builder.core.content else {CONTENT: False}
-        return {**kwargs, "meta": {"traceparent": traceparent, PARENT: parent, ANCESTRY: ancestry, **known, **(given or {})}}
+        budget = {BUDGET: names} if (names := names_of(here.budget)) else {}
+        return {**kwargs, "meta": {"traceparent": traceparent, PARENT: parent, ANCESTRY: ancestry, **known, **budget, **(given or {})}}
 
     @guarded
     def returned(self, result: Any) -> None:

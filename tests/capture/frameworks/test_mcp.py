@@ -58,6 +58,13 @@ async def find(word: str) -> str:
     return shelf(word)
 
 
+@server.tool()
+def answer(word: str) -> str:
+    with optree.llm(provider="openai", model="gpt-5") as op:
+        op.account(input_tokens=1, output_tokens=1)
+    return word
+
+
 if sys.argv[1] == "stdio":
     server.run("stdio")
 else:
@@ -102,6 +109,15 @@ async def main():
         with optree.session("lead"), optree.turn(user="tides"):
             print((await client.call_tool("look", {"word": "tides"})).content[0].text)
             await asyncio.gather(*[client.call_tool("find", {"word": str(number)}) for number in range(3)])
+
+
+asyncio.run(main())
+"""
+LIMITED = """
+async def main():
+    async with connected(sys.argv[1]) as client:
+        with optree.session("lead"), optree.turn(user="tides"), optree.budget(calls=2) as budget:
+            print([(await client.call_tool("answer", {"word": "tides"})).is_error for _ in range(3)], budget.used["calls"])
 
 
 asyncio.run(main())
@@ -212,6 +228,14 @@ def test_a_server_records_no_content_where_its_caller_does_not(line, transport):
     [session] = sessions_of(line)
     assert ["reader", "shelf", "shelf", "shelf"] == sorted(op.name for op in session.turns[0].ops if op.parent_op)
     assert b"tides" not in encode(session).lower()
+
+
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+def test_a_budget_holds_behind_a_server_too(line, transport):
+    """Calls of models that a server makes for a call within a budget count, and the one that would pass it is not made."""
+    line.agent.write_text(AGENT.partition("async def main")[0] + LIMITED)
+    assert "[False, False, True] 2\n" == line("run", "--", sys.executable, "agent.py", transport).stdout
+    assert [2] == [session.totals.llm_requests for session in sessions_of(line)]
 
 
 def test_a_server_that_takes_no_part(line):
