@@ -21,7 +21,7 @@ from optree._background import Job, Worker
 from optree._builder import Op
 from optree._capture.calls.bodies import JSON, MOST_BYTES, Body, object_in
 from optree._capture.calls.details import Details, Headers, phrase_of
-from optree._capture.calls.observed import AnswerOverWire, ClientCall, JoinedAnswer, ObservedCall, ended_by
+from optree._capture.calls.observed import IN_HEADERS, AnswerOverWire, ClientCall, JoinedAnswer, ObservedCall, ended_by
 from optree._capture.calls.program import PROGRAM
 from optree._capture.calls.refusals import STATUS_CODE, Refusal, failure_in, refusal_as_text, refusal_in, refusal_of
 from optree._capture.calls.requests import Asked
@@ -40,7 +40,7 @@ _DRAIN_SECONDS: Final = 0.004
 _MOST_SECONDS: Final = 2.0
 """For how long the end of an answer waits for a thread that reads it; then that one ends it."""
 _REQUEST_IDS: Final = (b"x-request-id", b"request-id", b"x-amzn-requestid", b"apim-request-id")
-_HEADERS: Final = frozenset({b"content-type", b"content-encoding", *_REQUEST_IDS})
+_HEADERS: Final = frozenset({b"content-type", b"content-encoding", *_REQUEST_IDS, *IN_HEADERS.values()})
 _WORKER: Final = Worker("capture")
 _LAST: Final = frozenset({"response.completed", "response.failed", "response.incomplete", "message_stop", "message-end"})
 """Types of a stream's last event."""
@@ -163,6 +163,7 @@ class Exchange:
         self._details.head(status, headers)
         told = {name: value.decode("latin-1") for key, value in headers if (name := key.lower()) in _HEADERS}
         self._kind = kind = told.get(b"content-type", "")
+        self._result.head(told)
         call.is_answered |= status < _REDIRECTED  # first: an interrupt may come behind it
         if content is None or (answer := self._document(content)) is None:
             body = Body(kind if status < _REDIRECTED else "", "" if content is not None else told.get(b"content-encoding", ""))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from typing import Any, Final
@@ -39,6 +39,12 @@ _FIGURES: Final = (
 """Members of an answer that have figures of what it took, or say what these cost."""
 CHUNKS: Final = "stream.chunks"
 """The attribute of an op that has, for each chunk of a stream of Gemini's, the characters of each of its parts; null without content."""
+_METRICS: Final = "amazon-bedrock-invocationMetrics"
+"""The member of the last chunk of a stream of Bedrock's that has figures."""
+IN_HEADERS: Final = {
+    "input_tokens": b"x-amzn-bedrock-input-token-count", "output_tokens": b"x-amzn-bedrock-output-token-count"
+}  # fmt: skip
+"""Headers of an answer of Bedrock's that have figures."""
 NO_TEXT: Final = -1
 """In place of the characters of a part that is no text."""
 _MOST_CHUNKS: Final = 1000
@@ -184,6 +190,8 @@ class AnswerOverWire(ModelResult):
     """An answer as it comes over the wire."""
 
     decoded = True
+    _beside: dict[str, Any] | None = None
+    """What the call took, where that is told beside an answer which is not read: of models with interfaces of their own at Bedrock."""
 
     def __init__(self, op: Op, model: str | None = None) -> None:
         super().__init__(op)
@@ -191,8 +199,14 @@ class AnswerOverWire(ModelResult):
         self._chunks: list[list[int] | None] = []
         """What `CHUNKS` says: Gemini's client sends the content of each chunk back as one of its own, or none if one has no parts."""
 
+    def head(self, headers: Mapping[bytes, str]) -> None:
+        """Take the figures among an answer's headers."""
+        self._beside = {name: headers[header] for name, header in IN_HEADERS.items() if header in headers} or None
+
     def take(self, item: Any) -> bool:
         """Add a chunk to the answer."""
+        if is_object(item) and is_object(told := item.get(_METRICS)):
+            self._beside = {"input_tokens": told.get("inputTokenCount"), "output_tokens": told.get("outputTokenCount")}
         if is_object(item) and is_list(found := item.get("candidates")) and len(self._chunks) <= _MOST_CHUNKS:
             content = found[0].get("content") if found and is_object(found[0]) else None
             parts = content.get("parts") if is_object(content) else None
@@ -210,6 +224,8 @@ class AnswerOverWire(ModelResult):
         if 1 < len(self._chunks) <= _MOST_CHUNKS:
             self._op.builder.set_op(self._op, **{CHUNKS: self._chunks})
         super().ended(status)
+        if self._beside is not None and (self._assembly is None or not self._assembly.answer):
+            self._account_beside(status)
 
     def returned(self, value: Any) -> None:
         """Record an answer that came whole."""
@@ -217,7 +233,14 @@ class AnswerOverWire(ModelResult):
         if answer is None:
             super().returned(value)
         else:
+            self._beside = None
             self._answered(answer, provider_in(answer))
+
+    def _account_beside(self, status: Status) -> None:
+        beside, bare = self._beside, self._op.bare
+        self._beside = None
+        if all(entry.status == "failed" for entry in bare.accounting) and USAGE_AT_START not in bare.attributes:
+            self._account({"usage": beside, "model": self._model}, None, status)
 
     def failed(self, value: Any) -> None:
         """Record an answer that is an error; it may have usage."""

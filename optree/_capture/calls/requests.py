@@ -57,7 +57,7 @@ _BEDROCK: Final = re.compile(r"/model/(.+)/(?:invoke|invoke-with-response-stream
 """The ends of paths of Bedrock's, with the model."""
 _SERVED: Final = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws")
 """Ends of the names of hosts that bill as Bedrock does."""
-_SENT: Final = ("messages", "prompt", "inputText")
+_SENT: Final = ("messages", "message", "prompt", "inputText")
 """Members of the requests of Bedrock's models that have what is sent. Amazon's models for embeddings take the last too."""
 _BLANKS: Final = 64
 _MOST_BYTES: Final = 256 << 20

@@ -1,6 +1,7 @@
 """Calls of Bedrock's models through botocore, which boto3 is on, are ops; the program gets what it gets without hooks."""
 
 import base64
+import contextlib
 import json
 import threading
 from collections import Counter
@@ -340,7 +341,11 @@ def test_other_calls_pass(provider, recording, body, model):
 
 @pytest.mark.parametrize(
     ("told", "sent"),
-    [({"prompt": "Weather?", "max_gen_len": 9}, "Weather?"), ({"inputText": "Weather?", "textGenerationConfig": {}}, "Weather?")],
+    [
+        ({"prompt": "Weather?", "max_gen_len": 9}, "Weather?"),
+        ({"inputText": "Weather?", "textGenerationConfig": {}}, "Weather?"),
+        ({"message": "Weather?", "chat_history": []}, "Weather?"),
+    ],
 )
 def test_models_with_interfaces_of_their_own(provider, recording, told, sent):
     """What a model is asked by its own interface is the request, and its answer is the response as it is."""
@@ -350,6 +355,34 @@ def test_models_with_interfaces_of_their_own(provider, recording, told, sent):
     op = only_op(recording)
     assert [{"role": "user", "content": sent}] == recording.tree.pool.resolve(decode(op.request.payload))["messages"]
     assert {"generation": "It rains"} == decode(op.response.payload)
+
+
+COUNTS = {"x-amzn-bedrock-input-token-count": "8", "x-amzn-bedrock-output-token-count": "5"}
+
+
+@pytest.mark.parametrize("joined", [False, True], ids=["alone", "joined"])
+@pytest.mark.parametrize(
+    ("operation", "reply"),
+    [
+        ("invoke_model", Reply({"generation": "It rains", "prompt_token_count": 8, "generation_token_count": 5}, headers=COUNTS)),
+        ("invoke_model", Reply({"outputs": [{"text": "It rains"}]}, headers=COUNTS)),
+        (
+            "invoke_model_with_response_stream",
+            streamed(
+                invoked({"generation": "It rains", "generation_token_count": 2}),
+                invoked({"generation": "", "amazon-bedrock-invocationMetrics": {"inputTokenCount": 8, "outputTokenCount": 5}}),
+            ),
+        ),
+    ],
+    ids=["Llama", "Mistral", "streamed"],
+)
+def test_what_bedrock_counts_itself(provider, recording, operation, reply, joined):
+    """The tokens of an answer in a form of the model's own are those of Bedrock's headers, or of its last chunk."""
+    provider.says(reply)
+    with optree.session("agent"), optree.turn(), optree.llm("planner") if joined else contextlib.nullcontext():
+        told = getattr(client(provider.url), operation)(modelId="meta.llama4-v1:0", body=json.dumps({"prompt": "Weather?"}))["body"]
+        told.read() if operation == "invoke_model" else list(told)
+    assert [Tokens(8, 5, 0, 0, 13)] == [entry.tokens for entry in only_op(recording).accounting]
 
 
 def test_an_inference_profile_names_its_model(provider, recording):
