@@ -6,19 +6,20 @@ key.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from optree._ids import content_id
-from optree._nodes import AccountingEntry, OperationNode, Pool, SessionNode, Tokens, parts_of_name
+from optree._nodes import SNAPSHOT, AccountingEntry, OperationNode, Pool, SessionNode, Tokens, parts_of_name
 from optree._providers.messages import HISTORY_KEYS
+from optree._providers.prices import MILLION, PRICE
 from optree._tree import Tree, walk_ops
 from optree._tree.walk import HasTree, tree_in
-from optree._values import is_list, is_object, object_of
+from optree._values import decode, is_list, is_object, number_of, object_of
 from optree.compare.calls import CallContext, Edit, Messages, messages_since
 from optree.compare.content import last_tokens, money, own_cost, own_tokens
 from optree.compare.details import Change, as_line, change_phrase, differing, excerpt
@@ -84,6 +85,29 @@ def prices(entries: Iterable[AccountingEntry]) -> dict[tuple[str | None, str | N
             counts = [float(getattr(entry.tokens, name)) for name in COUNTS]
             rows[entry.provider, entry.model].append((counts, entry.cost_usd))
     return {model: derived for model, known in rows.items() if (derived := _derived(known)) is not None}
+
+
+def snapshot_prices(root: SessionNode, entries: Iterable[AccountingEntry]) -> dict[tuple[str | None, str | None], Prices]:
+    """Return the prices that the root session's `pricingSnapshot` has, by provider and model, where one bill was made by each.
+
+    Those that depend on a call's size are left out.
+    """
+    snapshot = object_of(root.attributes.get(SNAPSHOT))
+    names: defaultdict[tuple[str | None, str | None], set[Any]] = defaultdict(set)
+    counts: Counter[tuple[str | None, str | None]] = Counter()
+    for entry in entries if snapshot else ():
+        if entry.tokens is not None and entry.cost_usd is not None:
+            names[entry.provider, entry.model].add(object_of(decode(entry.details)).get(PRICE) if entry.details is not UNSET else None)
+            counts[entry.provider, entry.model] += 1
+    known: dict[tuple[str | None, str | None], Prices] = {}
+    for model, (name, *others) in names.items():
+        rates = object_of(snapshot.get(name)) if isinstance(name, str) and not others else {}
+        sent, received, cached, written = (number_of(rates.get(kind)) for kind in ("input", "output", "cached", "written"))
+        if sent is not None and all(not is_list(rates.get(kind)) for kind in ("cached", "written")):
+            cached, written = sent if cached is None else cached, sent if written is None else written
+            received = None if received is None else received / MILLION
+            known[model] = Prices(sent / MILLION, received, cached / MILLION, written / MILLION, counts[model])
+    return known
 
 
 def _derived(rows: Sequence[tuple[list[float], float]]) -> Prices | None:
@@ -363,7 +387,8 @@ def context_changes(tree: Tree | HasTree) -> list[CallContext]:
     calls.sort(key=lambda call: call.op.started_at)
     histories.number()
     spans = [_span(call) for call in calls]
-    known = prices(entry for call in calls for entry in call.op.accounting)
+    entries = [entry for call in calls for entry in call.op.accounting]
+    known = prices(entries) | snapshot_prices(tree.session, entries)
     models = Models.of((call.prompt.model, call.op) for call in calls)
     result: list[CallContext] = []
     for call, at in zip(calls, previous_calls(spans, histories), strict=True):
