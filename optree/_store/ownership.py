@@ -146,12 +146,12 @@ class Ownership:
         fd = self.fd if self._keeper is None or self.fd >= 0 else self._keeper.fd
         return fd < 0 or self._os.is_open(fd)
 
-    def beat(self, last: int, refused: int) -> None:
+    def beat(self, last: int, refused: int) -> bool:
         """Note in LOCK that this process lives, see `lock.beat`; of an idle session its keeper does, and LOCK has only what is new."""
         if self.fd < 0 and (keeper := self._keeper) is not None and self._left is not None and last != self._noted:
             with suppress(OSError):
                 self._note_again(keeper, self._left, last)
-        lock.beat(self.fd, self._os, last=last, refused=refused)
+        return lock.beat(self.fd, self._os, last=last, refused=refused)
 
     def _note_again(self, keeper: _Keeper, left: FileState, last: int) -> None:
         """Note another number in LOCK, which is closed. Raises `OSError`."""

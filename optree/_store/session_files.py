@@ -187,6 +187,7 @@ class SessionFiles(NotedProblems):
         self.again = again  # entries of the session may be in the ledger already
         self._lock = Ownership(self.live, self._os)
         self._seen = -1  # number of the journal's last record when `rest` was asked for last
+        self._refused_note = lock.owners_note(self.live) if again else ""  # the name of the file that notes what the disk has refused
         self._guard, self._writing = new_rlock(), new_rlock()
 
     @property
@@ -279,9 +280,12 @@ class SessionFiles(NotedProblems):
         if_free(self._guard, self._note)
 
     def _note(self) -> None:
-        """Note in LOCK that this process lives, and what the disk has."""
+        """Note in LOCK that this process lives, and what the disk has; what it has refused in a file's name, where LOCK has no room."""
         refused = min(self.unwritten, self.journal.unsaid)
-        self._lock.beat(self.journal.last if refused else self.journal.forced, refused)
+        is_noted = self._lock.beat(self.journal.last if refused else self.journal.forced, refused)
+        if self._lock.is_held and (refused or self._refused_note):
+            more = 0 if is_noted else refused
+            self._refused_note = lock.note_refused(self.live, 0, self.journal.last, more, self._refused_note, self._os)
 
     def _look_for_files(self, held: bool) -> None:
         """Begin new files where those that are written were removed, their descriptors were closed, or another process owns the session."""

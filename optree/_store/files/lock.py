@@ -110,16 +110,18 @@ def release(fds: Iterable[int], system: OS = REAL) -> None:
             system.close(fd)
 
 
-def beat(fd: int, system: OS = REAL, *, last: int = 0, refused: int = 0) -> None:
+def beat(fd: int, system: OS = REAL, *, last: int = 0, refused: int = 0) -> bool:
     """Note in a file whose lock is held that its holder lives: if it is killed, its session is known to have lasted until about now.
 
     Also the number of its *last* record that is on the disk; or how many the disk has *refused*, when *last* was the last one of all. Where
-    that cannot be, or nothing is held (-1), what is recorded tells how long the session lasted.
+    that cannot be, or nothing is held (-1), it is False, and what is recorded tells how long the session lasted.
     """
     if fd >= 0:
         with suppress(OSError):
             note = b"%d %d %d" % (now_ms(), last, refused) if last else b"%d" % now_ms()
             system.rewrite(fd, note.ljust(_MOST_BYTES))
+            return True
+    return False
 
 
 def note_keeper(fd: int, keeper: str, last: int, system: OS = REAL) -> None:
@@ -143,9 +145,10 @@ def last_beat(live: Path, since: float = 0.0) -> float:
 
 
 def note_refused(live: Path, writer: int, last: int, refused: int, noted: str, system: OS = REAL) -> str:
-    """Note how many records the disk has refused to a process that is not the owner, if any, when *last* was the number of its last one.
+    """Note how many records the disk has refused to a process, if any, when *last* was the number of its last one.
 
-    That is the name of a file without a byte, for which a full disk has room. Returns it, or what was *noted* before if it cannot be.
+    That is the name of a file without a byte, for which a full disk has room: the owner's too, where LOCK has no byte yet.
+    Returns it, or what was *noted* before if it cannot be.
     """
     name = f"refused-{writer:04d}-{last}-{refused}" if refused else ""
     try:
@@ -168,6 +171,11 @@ def notes_of_refused(live: Path) -> list[Path]:
         return []
 
 
+def owners_note(live: Path) -> str:
+    """Return the name of the one that an earlier process of the owner has left; empty if there is none."""
+    return next((path.name for path in notes_of_refused(live) if path.name.startswith("refused-0000-")), "")
+
+
 def refused(live: Path | None) -> list[RefusedNote]:
     """Return what a session's processes have noted of records that the disk refused."""
     if live is None:
@@ -176,7 +184,8 @@ def refused(live: Path | None) -> list[RefusedNote]:
     notes = [RefusedNote(match[1], int(match[2]), int(match[3])) for match in matches if match]
     with suppress(OSError):
         noted = _noted(live / "LOCK")
-        notes.append(RefusedNote("0000", noted.last, noted.refused))
+        owners = [RefusedNote("0000", noted.last, noted.refused), *(note for note in notes if note.writer == "0000")]
+        return [*(note for note in notes if note.writer != "0000"), max(owners, key=lambda note: note.last)]
     return notes
 
 

@@ -231,6 +231,62 @@ def test_what_the_disk_refused_stays_noted_when_the_session_is_let_go(begin, dir
     assert ["3 records were never written, since the disk would not take them"] == load("txn-1", directory).damage.lost()
 
 
+class NoRoom(Faulty):
+    """A disk that is full from the moment on at which LOCK was made: it has no byte, and takes none until the disk is mended."""
+
+    armed_lock = True
+
+    def rewrite(self, fd, data, start=0):
+        """Refuse, or do it."""
+        if self.armed_lock:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().rewrite(fd, data, start)
+
+
+@pytest.fixture
+def no_room(begin):
+    """Return such a disk, and a session in it whose last three records it refuses."""
+    system = NoRoom("write")
+    builder, store = begin(system=system)
+    builder.begin_turn().end()
+    assert store.flush()
+    system.arm()
+    builder.begin_turn().end()
+    return system, builder, store
+
+
+def test_what_the_disk_refused_is_noted_where_lock_has_no_byte(no_room, directory, again):
+    """A session is let go on a disk that is full since before its first sign of life: a load says what is missing (S4-131)."""
+    _, builder, store = no_room
+    builder.end_session()
+    store.wait(60.0)
+    assert store.let_go()
+    lost = ["3 records were never written, since the disk would not take them"]
+    assert (3, 0, lost) == (store.unwritten, (store.live / "LOCK").stat().st_size, load("txn-1", directory).damage.lost())
+    resumed, second = again("txn-1", directory)[:2]
+    second._beat()
+    assert [] == lock.notes_of_refused(second.live)
+    resumed.end_session()
+    assert second.close(60.0)
+    assert (lost, False) == (load("txn-1", directory).damage.lost(), second.live.exists())
+
+
+def test_what_the_disk_takes_after_all_is_noted_no_more(no_room, directory):
+    """Once there is room again, LOCK has the sign of life, the file that stood for it goes, and nothing is missing (S4-131)."""
+    system, builder, store = no_room
+    store._beat()
+    store._beat()
+    assert [f"refused-0000-{store.journal.last}-2"] == [path.name for path in lock.notes_of_refused(store.live)]
+    system.mend()
+    system.armed_lock = False
+    assert store.flush()
+    store._beat()
+    assert ([], True) == (lock.notes_of_refused(store.live), last_beat(store.live) > 0.0)
+    assert "clean" == load("txn-1", directory).damage.state
+    builder.end_session()
+    assert store.close(60.0)
+
+
 def test_what_the_disk_refused_stays_noted_when_a_resume_fails(refused_five, again):
     """A process that cannot resume a session leaves LOCK, with the note of the one before it, beside the journal (S4-131)."""
     image, _ = refused_five
