@@ -359,3 +359,12 @@ class SessionFiles(NotedProblems):
                     files_closed(self)
                     return True
         return False
+
+    def close_file(self) -> None:
+        """Close the journal of a session that is to be closed aside, where many may wait; a later record opens it again.
+
+        What it has is forced to the disk by its name. One whose last records the disk has not taken stays open.
+        """
+        with suppress(OSError):
+            self.stream.alone(lambda held: held and self.journal.pause())
+        self.journal.sync_later()

@@ -373,7 +373,7 @@ class Runtime:
         self.past.update(counts_of(self.leaving.take(), []))
         for txn in txns:
             store, consoles = self.stores[txn], [self.consoles.pop(txn)] if txn in self.consoles else []
-            store.journal.sync_later()  # while a flush still finds it
+            store.close_file()  # while a flush still finds it
             self.leaving.add(store)
             del self.stores[txn]
             self.mirroring.forget(txn)

@@ -9,7 +9,7 @@ from optree import _records as r
 from optree._background import Job
 from optree._store import Directory, load, open_session
 from optree._store.saving import StoreOptions
-from optree._store.upkeep import SAVING
+from optree._store.upkeep import SAVING, left_synced
 from optree._tracing.joined import Leaving
 from optree._tracing.runtime import Runtime
 
@@ -59,9 +59,12 @@ def refuse(store):
 def test_what_the_close_of_a_left_session_loses_is_counted(joined, when):
     """The disk takes nothing any more when the journal is closed: the records are lost, whether it is known before or only then."""
     here, store, go = joined
+    if when == "by the close":
+        here._leave(["txn-1"])
     end = refuse(store)
     record(store, 2, flush=when == "before")
-    here._leave(["txn-1"])
+    if when == "before":
+        here._leave(["txn-1"])
     assert (when == "before") == here.counts()["lost"]
     go.set()
     assert Job(SAVING, lambda: None, str).wait(LONG)
@@ -129,3 +132,17 @@ def test_what_a_forked_child_records_into_a_session_that_is_being_left(joined):
     assert Job(SAVING, lambda: None, str).wait(LONG)
     loaded = load("txn-1", store.options.directory)
     assert ("clean", [1.0, 2.0, 3.0, 4.0]) == (loaded.damage.state, sorted(op.started_at for op in loaded.session.turns[0].ops))
+
+
+def test_a_session_that_is_being_left_has_no_file_open(joined):
+    """Many may wait to be closed, behind a slow disk: none has a descriptor; a late record opens its file again, and nothing is lost."""
+    here, store, go = joined
+    here._leave(["txn-1"])
+    assert (-1, [store], False) == (store.journal.fd, here.leaving.stores(closed=False), left_synced(0.0))
+    record(store, 2)
+    assert (True, 1, 2) == (store.journal.fd >= 0, store.journal.ordinal, store.journal.last)
+    go.set()
+    assert Job(SAVING, lambda: None, str).wait(LONG)
+    assert (-1, 0, True) == (store.journal.fd, store.unwritten, left_synced(LONG))
+    ops = load("txn-1", store.options.directory).session.turns[0].ops
+    assert ["1.1000001", "1.1000002"] == [op.path for op in ops]
