@@ -267,6 +267,11 @@ class Stream:
         """How many records wait behind that thread though their calls have returned."""
         return len(self._queue) if self._queue and self.stuck_for else 0
 
+    @property
+    def waiting(self) -> int:
+        """How many records are not delivered yet: those that are queued, and one for the entries of each op that has new ones."""
+        return len(self._queue) + len(self._marked)
+
     def unsubscribe(self, taker: Taker) -> None:
         """Remove a taker."""
         self._serve(*([other for other in takers if other is not taker] for takers in (self._served(), self._ordered)))

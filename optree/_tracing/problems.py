@@ -9,12 +9,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from errno import EDQUOT, ENOSPC
 from pathlib import Path
 
+from optree._builder import Stream
 from optree._builder.guard import FAULTS
 from optree._console import ConsoleWriter
 from optree._interrupts import suppress
 from optree._records import Record
 from optree._store import Directory, SessionStore
 from optree._store.files.system import disk_waited_for
+from optree._store.opening import note_lost
 from optree._store.reading.directory import LATE, LATE_UNWRITTEN, may_be_directory, nothing_saved
 from optree._store.upkeep import left_unsynced
 from optree._syscalls import calls
@@ -233,13 +235,24 @@ def counts_of(stores: Sequence[SessionStore], consoles: Sequence[ConsoleWriter])
     }
 
 
-def lost_of(records: int, stores: Sequence[SessionStore], directory: Directory, before: Iterable[str]) -> str:
-    """Return how many records are lost with the process, and why; empty if none are.
+def flush_in_turn(streams: list[Stream]) -> None:
+    """Deliver what these have; each is taken out of the list once that is done."""
+    for stream in [*streams]:
+        stream.flush()
+        streams.remove(stream)
 
-    *directory* is where sessions without files would be; *before* has the causes of earlier losses.
+
+def lost_of(records: int, stores: Sequence[SessionStore], directory: Directory, before: Iterable[str], unflushed: Iterable[Stream]) -> str:
+    """Return how many records are lost with the process, and why; empty if none are. Note how many of each session.
+
+    *directory* is where sessions without files would be; *before* has the causes of earlier losses; *unflushed* are those that the end did
+    not come to, behind a write that hangs.
     """
-    lost = [store for store in stores if store.unwritten or store.stream.stuck]
-    stuck = sum(store.stream.stuck for store in lost)
+    last = {*unflushed}
+    waiting = {store: store.stream.waiting if store.stream in last else store.stream.stuck for store in stores}
+    for store in stores:
+        note_lost(store.txn, store.unwritten + waiting[store])
+    lost, stuck = [store for store in stores if store.unwritten or waiting[store]], sum(waiting.values())
     reasons = sorted({*before, *(cause for store in lost if (cause := store.unwritable_reason or store.journal.problem))})
     reasons += ["the disk did not answer"] if stuck else []
     causes = ", ".join([*reasons[:_CAUSES], *(["…"] if len(reasons) > _CAUSES else [])])

@@ -24,7 +24,7 @@ from optree._providers.prices import PRICES
 from optree._records import SessionResume
 from optree._store import Directory, SessionStore, open_session, resume_session
 from optree._store.files.descriptors import OPENING_SESSIONS, is_begun_by_parent, leave_to_parent
-from optree._store.opening import note_begun, note_lost
+from optree._store.opening import note_begun
 from optree._store.reading.directory import LATE_UNWRITTEN, is_directory, nothing_saved, why_not_live
 from optree._store.saving import StoreOptions
 from optree._store.settle import settle_later
@@ -35,7 +35,7 @@ from optree._tracing.context import ABANDONED, Holder, is_in_loop
 from optree._tracing.handles import Session
 from optree._tracing.joined import IDLE_SESSIONS, Joined, Leaving, idle_sessions, stand_in
 from optree._tracing.mirroring import Mirroring, check_options
-from optree._tracing.problems import Problems, Unsaved, counts_of, lost_of, say
+from optree._tracing.problems import Problems, Unsaved, counts_of, flush_in_turn, lost_of, say
 from optree._values import text
 from optree._visible import coloured
 from optree.errors import BusyError, NotFoundError, OptreeError, SetupError
@@ -69,6 +69,7 @@ class Runtime:
         self._joined: dict[str, Joined] = {}  # stand-ins for nodes of other processes, by id
         self.of_program: Session | None = None  # that of calls which are made outside of all sessions
         self._detached: dict[str, str] = {}  # txns of sessions that were opened for a node without context, with its path
+        self._unflushed: list[Stream] = []  # at the end of the process: those that are not delivered yet
         self._lock = new_rlock()
         self._no_room_until, self._left, self._unlooked = 0.0, 0, 0  # see `_make_room`: when it waits again; what it found; begins since
         self.mirroring = Mirroring(self.problems.report, self.problems.report_happened)
@@ -202,11 +203,9 @@ class Runtime:
             keep_interrupt()
             return
         self.mirroring.hand_over(say)
-        lost = lost_of(self.counts()["lost"], self._held(), self.directory(), self.problems.lost_for)
+        lost = lost_of(self.counts()["lost"], self._held(), self.directory(), self.problems.lost_for, self._unflushed)
         for problem in filter(None, [*self.problems.current(self.mirroring.health().get("problems", ())), lost]):
             self.problems.report(problem)
-        for store in self._held():
-            note_lost(store.txn, store.unwritten + store.stream.stuck)
         keep_interrupt()
 
     def _guarded(self, work: Callable[..., object], *arguments: Any) -> None:
@@ -231,8 +230,9 @@ class Runtime:
         if not any(is_in(thread, _BEGINS) for thread in list(sys._current_frames())):  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
             self._guarded(self._end_unbegun)
         stores, consoles = [*self.stores.values(), *self.leaving.stores(closed=False)], list(self.consoles.values())
-        for stream in [*(store.stream for store in stores), *(session.builder.core.stream for session in list(self.sessions.values()))]:
-            stream.flush()
+        streams = [*(store.stream for store in stores), *(session.builder.core.stream for session in list(self.sessions.values()))]
+        self._unflushed = [*dict.fromkeys(streams)]
+        flush_in_turn(self._unflushed)
         for console in consoles:
             console.flush(max(0.0, until - monotonic()) / (len(consoles) + len(stores)))
         late_closed(max(0.0, until - monotonic()))  # first: it is soon done, and what a snapshot lacks is in a journal

@@ -102,6 +102,32 @@ def test_what_a_disk_that_hangs_has_not_taken_is_said_to_be_lost(finished):
     assert re.fullmatch(r"optree: [1-9]\d* records are lost, in .*: the disk did not answer\n", err), err
 
 
+def test_what_waits_behind_a_disk_that_hangs_as_the_process_ends_is_said_to_be_lost(finished):
+    """Log lines of other sessions that the end did not come to, since the disk hangs there, are lost: stderr says how many records."""
+    code, _, err = finished("""
+        import contextvars
+        from threading import Event
+        from optree._builder import stream
+        from optree._tracing.runtime import RUNTIME
+
+        class Hanging:
+            def take(self, batch): Event().wait()
+
+        stream.PERIOD_SECONDS = 60.0
+        ops = []
+        for number in range(5):
+            context = contextvars.copy_context()
+            context.run(optree.session(f"agent {number}").__enter__)
+            ops.append(context.run(optree.tool("work").__enter__))
+        optree.flush()
+        list(RUNTIME.stores.values())[1].stream.subscribe(Hanging())
+        for op in ops:
+            op.log("a line")
+    """)
+    assert (0, 1) == (code, len(err.splitlines())), err
+    assert re.fullmatch(r"optree: [4-5] records are lost, in .*: the disk did not answer\n", err), err
+
+
 def test_a_fork_leaves_finished_sessions_alone(finished):
     """A process forks after a session is saved: the child makes no file of that session, nor of one that it records nothing in."""
     code, out, _ = finished("""
