@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from optree._interrupts import pass_on
-from optree._nodes import Tokens
+from optree._nodes import PARTIAL, Tokens
 from optree._providers.amounts import MAX_COUNT, count, dollars
 from optree._values import dumped, is_list, is_object, object_of, text
 from optree.redaction import redact
@@ -335,8 +335,7 @@ def _timed(timings: object, figures: _Figures) -> bool:
     timings = _members(timings)
     if "prompt_n" not in timings:
         return False
-    cached = count(timings.get("cache_n"), "cache_n", figures.flaws) or 0
-    fresh, output = (count(timings.get(name), name, figures.flaws) or 0 for name in ("prompt_n", "predicted_n"))
+    cached, fresh, output = (_counted(timings.get(name), name, figures) or 0 for name in ("cache_n", "prompt_n", "predicted_n"))
     figures.counts |= {"input": cached + fresh, "read": cached, "output": output}
     figures.names.add("prompt_tokens")
     return True
@@ -345,7 +344,7 @@ def _timed(timings: object, figures: _Figures) -> bool:
 def _take(name: str, value: Any, figures: _Figures) -> bool:
     """Take one member; False if its name is not known."""
     if name == "cache_details" and is_list(value):  # Bedrock's, of what was written
-        hour = [count(one.get("inputTokens"), name, figures.flaws) or 0 for one in map(_members, value) if one.get("ttl") == "1h"]
+        hour = [_counted(one.get("inputTokens"), name, figures) or 0 for one in map(_members, value) if one.get("ttl") == "1h"]
         figures.rest |= {"cache_write_1h_tokens": sum(hour)} if any(hour) else {}
         return True
     if name == "iterations" and is_list(value):
@@ -360,7 +359,7 @@ def _take(name: str, value: Any, figures: _Figures) -> bool:
         return True
     if (kind := _COUNTS.get(name)) is not None:
         figures.names.add(name)
-        if (number := count(value, name, figures.flaws)) is not None:
+        if (number := _counted(value, name, figures)) is not None:
             figures.counts[kind] = number
         return True
     if (kind := _MONEY.get(name)) is not None:
@@ -368,6 +367,15 @@ def _take(name: str, value: Any, figures: _Figures) -> bool:
             figures.money[kind] = money
         return True
     return False
+
+
+def _counted(value: object, name: str, figures: _Figures) -> int | None:
+    """Return a count; where one is given that cannot be, what the call took is not all known, nor what it cost."""
+    flaws = len(figures.flaws)
+    number = count(value, name, figures.flaws)
+    if len(figures.flaws) > flaws:
+        figures.rest[PARTIAL] = True
+    return number
 
 
 def _take_apart(iteration: Mapping[str, Any], figures: _Figures) -> None:
@@ -407,7 +415,7 @@ def _take_inner(name: str, key: str, value: Any, figures: _Figures) -> bool:
     if kind in ("cost", "upstream"):
         if (money := dollars(value, known, figures.flaws)) is not None:
             figures.money.setdefault(kind, money)
-    elif (number := count(value, known, figures.flaws)) is not None:
+    elif (number := _counted(value, known, figures)) is not None:
         if number and known == "ephemeral_1h_input_tokens":
             figures.rest["cache_write_1h_tokens"] = figures.rest.get("cache_write_1h_tokens", 0) + number
         if kind == "part_written":

@@ -358,3 +358,24 @@ def test_credentials_are_not_shown():
     found = contexts(chat(*(([user(f"use {key}")], {"system": f"key {key}", "tools": [{"name": "t", "api_key": key}]}) for key in keys)))
     assert b"abcdefghij" not in msgspec.json.encode(found)
     assert ["tools", "system"] == [change.what for change in found[1].parts]
+
+
+@pytest.mark.parametrize(
+    ("rates", "lost"), [({"cached": 0.3, "written": 3.75}, 2.7), ({}, 0.0), ({"cached": [[0, 0.3], [200_000, 0.6]]}, None)]
+)
+def test_price_of_the_snapshot(tmp_path, rates, lost):
+    """What was lost costs by the price that the session's bills were made by, in dollars a million tokens, if that is one of all sizes."""
+    table = tmp_path / "prices.json"
+    table.write_text(json.dumps({"anthropic": {"claude": {"input": 3.0, "output": 15.0, **rates}}}))
+    history = [user("why " + LONG)]
+    optree.configure(prices=table)
+    try:
+        _, second = contexts(
+            chat(
+                (history, {"sent": 10, "written": 4000, "cost": False, "system": "at 09:31"}),
+                ([*history, user("more")], {"sent": 4050, "cost": False, "system": "at 09:32"}),
+            )
+        )
+    finally:
+        optree.configure(prices=None)
+    assert ("broken", None if lost is None else pytest.approx(second.lost_tokens * lost / 1e6)) == (second.cache, second.lost_usd)

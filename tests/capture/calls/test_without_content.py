@@ -4,11 +4,10 @@ import openai
 import pytest
 
 import optree
-from optree._capture.calls.program import PROGRAM
 from optree._nodes import NOT_RECORDED
-from optree._tracing.runtime import RUNTIME
 from optree._tree import walk_ops
 from optree._values import decode
+from optree.testing import capture
 from tests.capture.provider import Reply
 from tests.capture.sdk_calls import CALLS, CHAT_TOOL
 
@@ -42,22 +41,22 @@ def test_nothing_said_is_on_disk(without_content, provider, call, reply):
     assert ("ok", 1, 12) == (op.status, session.totals.llm_requests, session.totals.all_input_tokens)
 
 
-def test_turns_hold_together(without_content, provider):
+@pytest.mark.usefixtures("hooked")
+def test_turns_hold_together(provider):
     """A program without decorators has one turn of a question, its tool's call and the answer, as with content; the refusal has no body."""
     question = {"role": "user", "content": "Weather?"}
     called = {"role": "assistant", "tool_calls": [{"id": "call-1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}]}
     result = {"role": "tool", "tool_call_id": "call-1", "content": "It rains"}
     provider.says(CHAT_TOOL)
-    with PROGRAM.apart(), openai.OpenAI(base_url=f"{provider.url}/v1", api_key="none", max_retries=0) as client:
+    optree.configure(content=False)
+    with capture() as recording, openai.OpenAI(base_url=f"{provider.url}/v1", api_key="none", max_retries=0) as client:
         client.chat.completions.create(model="gpt-5", messages=[question])
-        [session] = RUNTIME.sessions.values()
         provider.says(REFUSED)
         with pytest.raises(openai.RateLimitError):
             client.chat.completions.create(model="gpt-5", messages=[question, called, result])
-    [turn] = session.tree.session.turns
+    [turn] = recording.tree.session.turns
     assert (NOT_RECORDED, ["ok", "failed"]) == (turn.prompts["user"], [op.status for op in turn.ops])
     assert [{"id": "call-1", "type": "function", "function": {"name": "weather"}}] == decode(turn.ops[0].response.payload)["choices"][0][
         "message"
     ]["tool_calls"]
     assert "error.body" not in turn.ops[1].attributes
-    assert "Weather?" not in without_content()
