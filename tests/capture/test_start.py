@@ -175,6 +175,8 @@ def test_it_is_on_as_any_switch(line, value, is_on):
     run = subprocess.run([sys.executable, "-c", ask], env=environment, capture_output=True, text=True, check=True)
     said = line("instrument", env={"OPTREE_AUTO": value}).stdout
     assert (f"{is_on}\n", True) == (run.stdout, f"OPTREE_AUTO is {'on' if is_on else 'off'}" in said)
+    libraries = json.loads(line("instrument", "--json", env={"OPTREE_AUTO": value}).stdout)["libraries"]
+    assert [is_on and one["installed"] is not None for one in libraries] == [one["on"] for one in libraries]
 
 
 TALKS = """

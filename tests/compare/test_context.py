@@ -369,13 +369,6 @@ def test_price_of_the_snapshot(tmp_path, rates, lost):
     table.write_text(json.dumps({"anthropic": {"claude": {"input": 3.0, "output": 15.0, **rates}}}))
     history = [user("why " + LONG)]
     optree.configure(prices=table)
-    try:
-        _, second = contexts(
-            chat(
-                (history, {"sent": 10, "written": 4000, "cost": False, "system": "at 09:31"}),
-                ([*history, user("more")], {"sent": 4050, "cost": False, "system": "at 09:32"}),
-            )
-        )
-    finally:
-        optree.configure(prices=None)
+    first = (history, {"sent": 10, "written": 4000, "cost": False, "system": "at 09:31"})
+    _, second = contexts(chat(first, ([*history, user("more")], {"sent": 4050, "cost": False, "system": "at 09:32"})))
     assert ("broken", None if lost is None else pytest.approx(second.lost_tokens * lost / 1e6)) == (second.cache, second.lost_usd)

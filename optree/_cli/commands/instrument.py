@@ -12,7 +12,7 @@ from optree._cli.options import Json
 from optree._cli.screen import show, show_json, table
 from optree._tracing.config import is_on
 
-_MEMBERS = ("name", "installed", "tried", "compared")
+_MEMBERS = ("name", "installed", "tried", "compared", "on")
 
 
 def instrument(
@@ -25,10 +25,14 @@ def instrument(
     Example: [bold]optree instrument[/bold]
     """
     on = is_on(os.environ.get("OPTREE_AUTO", ""))
-    libraries = [(name, release := release_of(name), library.tried, compared(name, release)) for name, library in LIBRARIES.items()]
+    found = [(name, release_of(name), library.tried) for name, library in LIBRARIES.items()]
+    libraries = [(name, release, tried, compared(name, release), on and release is not None) for name, release, tried in found]
     if as_json:
         show_json({"auto": on, "libraries": [dict(zip(_MEMBERS, one, strict=True)) for one in libraries]})
         return
-    rows = [(name, f"{release or 'not installed'}{f' ({age})' if age else ''}", tried) for name, release, tried, age in libraries]
-    show("\n".join(table(("LIBRARY", "INSTALLED", "TRIED"), rows)))
+    rows = [
+        (name, f"{release or 'not installed'}{f' ({age})' if age else ''}", tried, "" if release is None else "on" if is_hooked else "off")
+        for name, release, tried, age, is_hooked in libraries
+    ]
+    show("\n".join(table(("LIBRARY", "INSTALLED", "TRIED", "ON"), rows)))
     show(f"\nOPTREE_AUTO is {'on' if on else 'off: optree run --auto, or optree.instrument(), records them'}", fold=True)
