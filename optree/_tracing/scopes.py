@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
-from typing import Any, Final, Generic, TypeVar, overload
+from typing import Any, Final, Generic, TypeGuard, TypeVar, overload
 
 from optree._builder import Op, SessionTreeBuilder, Turn
 from optree._builder.core import Core, Encoded
@@ -487,7 +487,7 @@ def _of_model(provider: str, model: str) -> tuple[str | None, Mapping[str, Any],
     return ":".join(filter(None, (provider, model))) or None, known, Encoded(raw(known))
 
 
-def _decorates(value: object) -> bool:
+def _decorates(value: object) -> TypeGuard[Callable[..., Any]]:
     return callable(value) or isinstance(value, classmethod)
 
 
