@@ -62,24 +62,9 @@ class Core:
     """
 
     __slots__ = (
-        *(
-            "txn",
-            "stream",
-            "recorded",
-            "now",
-            "cycles",
-            "redacted",
-            "content",
-            "pool",
-            "base",
-            "epoch",
-            "ops",
-            "late",
-            "ended",
-            "touched",
-            "builders",
-        ),
-        *("numbers", "histories", "listeners", "streamed", "priced", "unread", "_latest", "_reported", "__weakref__"),
+        *("txn", "stream", "recorded", "now", "cycles", "redacted", "content", "pool", "base", "epoch", "ops", "late", "ended"),
+        *("touched", "builders", "numbers", "histories", "listeners", "streamed", "priced", "unread"),
+        *("_latest", "_reported", "__weakref__"),
     )
 
     def __init__(
