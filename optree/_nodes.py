@@ -423,6 +423,11 @@ class Pool(Struct, rename="camel"):
         return value
 
 
+def lacks_content(root: SessionNode) -> bool:
+    """Tell whether a root session, or a part of it, was recorded without what was said in it."""
+    return root.attributes.get(CONTENT_RECORDED) is False
+
+
 _KINDS: dict[Any, OpKind] = {kind: kind for kind in get_args(OpKind)}
 
 

@@ -233,7 +233,8 @@ def replay(
             several sessions, or none, or calls of models that a replay could not answer. What the block raises has a note of what differed.
         OptreeError: As for `optree.load`; or the session has no op *at*; or ``content=False`` was configured.
     """
-    file = _replayed_file(what)
+    _check_content()
+    file = None if isinstance(what, Tree) or Path(what).suffix != ".json" else Path(what)
     is_updated = UPDATING.on and file is not None
     if file is not None and not exists(file):
         if not is_updated:
@@ -279,11 +280,9 @@ class _Updating:
 UPDATING = _Updating()
 
 
-def _replayed_file(what: str | Path | Tree) -> Path | None:
-    """Return the file ``….json`` that is to be replayed, if it is one; raises `OptreeError` where no answers can be given."""
+def _check_content() -> None:
     if not RUNTIME.config.content:
         raise OptreeError(f"no answer can be given: {WITHOUT_CONTENT}")
-    return None if isinstance(what, Tree) or Path(what).suffix != ".json" else Path(what)
 
 
 _UPDATE = "pytest --optree-update"

@@ -134,7 +134,7 @@ class Core:
         finally:
             self.stream.leave(held)
 
-    def stand_in(self) -> StreamRedactor | Withheld:
+    def new_stream_redactor(self) -> StreamRedactor | Withheld:
         """Return what a streamed text passes through."""
         if self.content:
             return StreamRedactor()
@@ -240,12 +240,13 @@ class Core:
 
     def response(self, kind: str, value: object) -> Payload:
         """Return the response payload of an op of some kind, cut where it is too long."""
-        data = self._data(value)
-        size, whole = len(value) if type(value) is str else len(data), True
         if not self.content:
             from optree._builder.content import response_outline
 
+            size = len(value) if type(value) is str else len(encode(value, MAX_ITEMS))
             return Payload(Raw(self._data(response_outline(kind, value))), None, size)
+        data = self._data(value)
+        size, whole = len(value) if type(value) is str else len(data), True
         if len(data) > MAX_TEXT:
             if type(value) is not str:
                 data = encode(cut(data.decode(), MAX_TEXT // 2))

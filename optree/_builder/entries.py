@@ -132,7 +132,7 @@ class EntryState(Struct, eq=False):
             if not isinstance(kind, bool):
                 entries += [time, redact(content), kind]
             else:
-                shown = core.streamed.setdefault(self.path, {}).setdefault(kind, core.stand_in()).feed(content)
+                shown = core.streamed.setdefault(self.path, {}).setdefault(kind, core.new_stream_redactor()).feed(content)
                 entries += [time, shown, kind] if shown else []
                 self._withheld += 0 if kind or core.content else len(content) - len(shown)
         for kind, stream in core.streamed.pop(self.path, {}).items() if last else ():

@@ -191,7 +191,7 @@ class Op(EntryState, eq=False):
         """
         try:
             ended, strange = (_OK, None) if status is _OK else attempt_status(status)
-            entry = self._entry(ended, (monotonic() - self._t0) * 1e3 if latency is None else number(latency))
+            entry = self._entry(ended, self._lasted() if latency is None else number(latency))
             tokens = None
             if not (more or others) and usage is reasoning_tokens is input_includes_cached is None and entry.type == "llm":
                 beside = bool(counts_beside(entry.provider, entry.model))
@@ -341,7 +341,7 @@ class Op(EntryState, eq=False):
                     self._respond(self._returned)
                 if node.ended_at is not None:
                     return
-                latency = (monotonic() - self._t0) * 1e3
+                latency = self._lasted()
                 self._complete(known, message, latency)
                 record = records.OpEnd(self.path, core.now_ms(), known, latency, message, final, block)
                 try:
@@ -355,6 +355,9 @@ class Op(EntryState, eq=False):
             FAULTS.stack += 1
         except Exception as flaw:  # noqa: BLE001 - as in `log`
             fault(self, flaw)
+
+    def _lasted(self) -> float:
+        return (monotonic() - self._t0) * 1e3
 
     def _complete(self, status: Status, error: str | None, latency: float) -> None:
         """Record what comes before an end; within a step."""
@@ -458,8 +461,7 @@ def respond_at_end(op: Op, payload: object) -> None:
 def account_open(op: Op, status: Status = "ok", error: str | None = None) -> None:
     """Enter a call whose figures are still to come: what is accounted for then replaces that."""
     identity = nodes.placeholder_of(op.bare.op_id)
-    latency = (monotonic() - op._t0) * 1e3  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - of this module
-    op._account_end(status, error, latency, identity)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - of this module
+    op._account_end(status, error, op._lasted(), identity)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - of this module
 
 
 @guarded
@@ -471,8 +473,7 @@ def account_late(op: Op, usage: object, *, failed: bool = False) -> None:
         return
     if entry.cost_usd is not None or (entry.tokens is not None and entry.tokens.total_tokens):
         return
-    stream = op.builder.core.stream
-    held = stream.enter()
+    held = (stream := op.builder.core.stream).enter()
     try:
         op._take_late(entry, usage)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - of this module
     finally:

@@ -351,7 +351,7 @@ class Stream:
                     most -= len(batch)
                     begun = monotonic() if self._stuck_until else 0.0
                     for taker, wants in self._takers:
-                        wanted = batch[:] if wants is None else [one for one in batch if type(one) in wants.kinds and wants.has(one)]
+                        wanted = batch[:] if wants is None else [record for record in batch if wants.has(record)]
                         try:
                             if wanted:
                                 try:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
-from contextlib import closing
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import closing, nullcontext
 from inspect import isasyncgenfunction, isawaitable, iscoroutinefunction, isgeneratorfunction
 from types import FunctionType
 from typing import Any, Final, Protocol
 
+from optree._tracing.holding import AsyncItems
 from optree._tracing.runtime import RUNTIME
 from optree._tracing.wrapping import async_generator
 from optree._values import own_members
@@ -179,75 +180,32 @@ def watched(pieces: Generator[Any, Any, Any], watch: StreamWatch) -> Generator[A
     watch.over(None)
 
 
-def watched_async(pieces: AsyncGenerator[Any, Any], watch: StreamWatch) -> AsyncGenerator[Any, Any]:
-    """Return what an async generator yields, within a watch, and close it."""
-    return _WatchedPieces(pieces, watch)
+class WatchedItems(AsyncItems):
+    """What an async generator yields, within a watch."""
 
+    def __init__(self, items: AsyncGenerator[Any, Any], watch: StreamWatch) -> None:
+        super().__init__(items)
+        self._watch, self._is_left = watch, False
 
-class _WatchedPieces(AsyncGenerator[Any, Any]):
-    """An async generator's pieces.
+    def _begin(self) -> None:
+        self._told(self._watch.begin)
 
-    It is no generator itself: an event loop that ends closes all generators at once, which raises in one that stands around another.
-    """
+    def _within(self, *, is_close: bool) -> Any:
+        if self._is_left and not is_close:
+            self._watch.goes_on()
+        return nullcontext()
 
-    def __init__(self, pieces: AsyncGenerator[Any, Any], watch: StreamWatch) -> None:
-        self._is_begun = self._is_running = self._is_over = False
-        self._pieces, self._watch = pieces, watch
+    def _keep(self, item: Any) -> None:
+        self._told(self._watch.take, item)
+        self._is_left = True
 
-    async def __anext__(self) -> Any:
-        return await self._read(self._pieces.__anext__)
+    def _over(self, error: BaseException | None) -> None:
+        self._watch.over(error)
 
-    async def asend(self, value: Any) -> Any:
-        """Send a value in."""
-        return await self._read(functools.partial(self._pieces.asend, value))
-
-    async def athrow(self, *error: Any) -> Any:
-        """Throw an exception in."""
-        return await self._read(functools.partial(self._pieces.athrow, *error))
-
-    async def aclose(self) -> None:
-        """Close it."""
-        if not self._is_begun or self._is_over or self._is_running:
-            await self._pieces.aclose()
-            return
-        error: BaseException = GeneratorExit()
-        self._is_running = True
+    def _told(self, tell: Callable[..., object], *said: Any) -> None:
+        """Tell the watch; an interrupt there ends it."""
         try:
-            await self._pieces.aclose()
-        except BaseException as raised:
-            error = raised
-            raise
-        finally:
-            self._is_running = False
-            self._end(error)
-
-    async def _read(self, step: Callable[[], Awaitable[Any]]) -> Any:
-        if self._is_over or self._is_running:  # of one that is running Python says so
-            return await step()
-        self._is_running = True
-        try:
-            if self._is_begun:
-                self._watch.goes_on()
-            else:
-                self._is_begun = True
-                self._watch.begin()
-            piece = await step()
-            self._watch.take(piece)
-            return piece  # noqa: TRY300 - an interrupt at this place is told as well
-        except StopAsyncIteration:
-            self._end(None)
-            raise
+            tell(*said)
         except BaseException as error:
             self._end(error)
             raise
-        finally:
-            self._is_running = False
-
-    def _end(self, error: BaseException | None) -> None:
-        self._is_over = True
-        self._watch.over(error)
-
-    def __del__(self) -> None:
-        if self._is_begun and not self._is_over:
-            del self._pieces  # first, for what is open in it
-            self._end(GeneratorExit())

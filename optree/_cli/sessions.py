@@ -14,7 +14,7 @@ from optree._cli.options import flags, going_on
 from optree._cli.program import command_line
 from optree._cli.screen import complain, figures, rounded, working
 from optree._formats.installed import detected, installed_formats
-from optree._nodes import CONTENT_RECORDED, OperationNode, SessionNode, Totals, TurnNode
+from optree._nodes import OperationNode, SessionNode, Totals, TurnNode, lacks_content
 from optree._store.files.lines import check_size
 from optree._store.files.lock import is_running
 from optree._store.reading.directory import Directory, Saved, exists, is_directory, size_of
@@ -172,7 +172,7 @@ def say_lost(loaded: Loaded) -> None:
 
 def say_without_content(loaded: Loaded) -> None:
     """Say on stderr that the texts of a session are not known, to those who ask where it differs."""
-    if loaded.session.attributes.get(CONTENT_RECORDED) is False:
+    if lacks_content(loaded.session):
         complain(f"session {loaded.txn} was recorded without content (content=False): whether texts differ is not known")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from optree._builder import SessionTreeBuilder
 from optree._builder.guard import FAULTS, fault, guarded
-from optree._nodes import CONTENT_RECORDED, PIECE_OF_TEXT, OperationNode, SessionNode, Totals
+from optree._nodes import PIECE_OF_TEXT, OperationNode, SessionNode, Totals, lacks_content
 from optree._tree import Tree, walk_ops
 from optree._values import decode, is_list, is_object
 
@@ -113,7 +113,7 @@ class Session:
             messages = [decode(entry.body) for node in runs for entry in node.messages if entry.role != PIECE_OF_TEXT]
             for node in reversed(runs):
                 messages = messages or self._sent(node)
-            if self.builder.chain[-1].attributes.get(CONTENT_RECORDED) is False:
+            if lacks_content(self.builder.chain[-1]):
                 from optree._builder.content import with_content
 
                 messages = with_content(messages)

@@ -8,7 +8,8 @@ frames of a traceback, and that dies with the statement.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
 from sys import getrefcount
 from threading import get_ident
@@ -224,3 +225,85 @@ def _alone() -> int:
 
 
 _ALONE = _alone()
+
+
+class AsyncItems(AsyncGenerator[Any, Any]):
+    """An async generator's items, each read within a block of a subclass's, and noted there.
+
+    It is no generator itself: when the program drops it, Python closes *items* in the way it would have without; and an event loop that
+    ends closes all generators at once, which raises in one that stands around another.
+    """
+
+    def __init__(self, items: AsyncGenerator[Any, Any]) -> None:
+        self._items = items
+        self._is_begun = self._is_running = self._is_over = False
+
+    async def __anext__(self) -> Any:
+        return await self._read(self._items.__anext__)
+
+    async def asend(self, value: Any) -> Any:
+        """Send a value in."""
+        return await self._read(partial(self._items.asend, value))
+
+    async def athrow(self, *error: Any) -> Any:
+        """Throw an exception in."""
+        return await self._read(partial(self._items.athrow, *error))
+
+    async def aclose(self) -> None:
+        """Close it: the program wants no more items."""
+        await (self._read(self._items.aclose, is_close=True) if self._is_begun else self._items.aclose())
+
+    async def _read(self, step: Callable[[], Awaitable[Any]], *, is_close: bool = False) -> Any:
+        if self._is_over or self._is_running:  # of one that is running Python says so
+            return await step()
+        if not self._is_begun:
+            self._begin()
+            self._is_begun = True
+        if is_close:
+            self._closes()
+        self._is_running = True
+        try:
+            with self._within(is_close=is_close):
+                item = await step()
+        except StopAsyncIteration:
+            self._end(None)
+            raise
+        except BaseException as error:
+            self._end(error)
+            raise
+        finally:
+            self._is_running = False
+        if is_close:
+            self._end(GeneratorExit())
+        else:
+            self._keep(item)
+        return item
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Begin, ahead of the first item."""
+
+    @abstractmethod
+    def _within(self, *, is_close: bool) -> Any:
+        """Return the block that an item is read in, or the close."""
+
+    @abstractmethod
+    def _keep(self, item: Any) -> None:
+        """Take an item that the program gets."""
+
+    def _closes(self) -> None:
+        """Note that the program wants no more."""
+
+    @abstractmethod
+    def _over(self, error: BaseException | None) -> None:
+        """Note that there are no more, and by which exception."""
+
+    def _end(self, error: BaseException | None) -> None:
+        self._is_over = True
+        self._over(error)
+
+    def __del__(self) -> None:
+        if self._is_begun and not self._is_over:
+            self._closes()
+            del self._items  # first, for what is open in it
+            self._end(GeneratorExit())

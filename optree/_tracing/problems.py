@@ -242,8 +242,10 @@ def flush_in_turn(streams: list[Stream]) -> None:
         streams.remove(stream)
 
 
-def lost_of(records: int, stores: Sequence[SessionStore], directory: Directory, before: Iterable[str], unflushed: Iterable[Stream]) -> str:
-    """Return how many records are lost with the process, and why; empty if none are. Note how many of each session.
+def note_losses(
+    records: int, stores: Sequence[SessionStore], directory: Directory, before: Iterable[str], unflushed: Iterable[Stream]
+) -> str:
+    """Note how many records of each session are lost with the process; returns how many are, and why, empty if none are.
 
     *directory* is where sessions without files would be; *before* has the causes of earlier losses; *unflushed* are those that the end did
     not come to, behind a write that hangs.

@@ -35,7 +35,7 @@ from optree._tracing.context import ABANDONED, Holder, is_in_loop
 from optree._tracing.handles import Session
 from optree._tracing.joined import IDLE_SESSIONS, Joined, Leaving, idle_sessions, stand_in
 from optree._tracing.mirroring import Mirroring, check_options
-from optree._tracing.problems import Problems, Unsaved, counts_of, flush_in_turn, lost_of, say
+from optree._tracing.problems import Problems, Unsaved, counts_of, flush_in_turn, note_losses, say
 from optree._values import text
 from optree._visible import coloured
 from optree.errors import BusyError, NotFoundError, OptreeError, SetupError
@@ -203,7 +203,7 @@ class Runtime:
             keep_interrupt()
             return
         self.mirroring.hand_over(say)
-        lost = lost_of(self.counts()["lost"], self._held(), self.directory(), self.problems.lost_for, self._unflushed)
+        lost = note_losses(self.counts()["lost"], self._held(), self.directory(), self.problems.lost_for, self._unflushed)
         for problem in filter(None, [*self.problems.current(self.mirroring.health().get("problems", ())), lost]):
             self.problems.report(problem)
         keep_interrupt()

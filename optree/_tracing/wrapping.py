@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
@@ -20,7 +20,7 @@ from optree._nodes import Status
 from optree._tracing import context
 from optree._tracing.context import CURRENT, Holder, Scope
 from optree._tracing.faults import PIECE, SESSION, UnrecordedPiece, fault, guarded, unless_faulty
-from optree._tracing.holding import Exit, HeldScope, left_after, take_held
+from optree._tracing.holding import AsyncItems, Exit, HeldScope, left_after, take_held
 from optree._tracing.recorded import CURRENT_REPLAY, Recorded, recorded
 from optree._tracing.results import Result
 from optree._tracing.runtime import RUNTIME
@@ -407,71 +407,28 @@ class _Stream(_Items):
         context.leave(self._within, self._scope)
 
 
-class RecordedItems(AsyncGenerator[Any, Any]):
-    """An async generator's items, each read within a node that begins with the first one.
-
-    It is no generator itself: when the program drops it, Python closes *items* in the way it would have without.
-    """
+class RecordedItems(AsyncItems):
+    """An async generator's items, each read within a node that begins with the first one."""
 
     def __init__(self, items: AsyncGenerator[Any, Any], instrument: Instrument, on_close: Callable[[], None]) -> None:
-        self._stream: _Stream | UnrecordedPiece | None = None
-        self._items, self._instrument, self._on_close = items, instrument, on_close
-        self._is_over = self._is_running = False
+        super().__init__(items)
+        self._instrument, self._on_close = instrument, on_close
 
-    async def __anext__(self) -> Any:
-        return await self._read(self._items.__anext__)
+    def _begin(self) -> None:
+        self._stream = _begun_stream(self._instrument, _NO_NAMES, (), {})
 
-    async def asend(self, value: Any) -> Any:
-        """Send a value in."""
-        return await self._read(functools.partial(self._items.asend, value))
+    def _within(self, *, is_close: bool) -> Any:  # noqa: ARG002 - the close too is within the node
+        return self._stream
 
-    async def athrow(self, *error: Any) -> Any:
-        """Throw an exception in."""
-        return await self._read(functools.partial(self._items.athrow, *error))
-
-    async def aclose(self) -> None:
-        """Close it: the program wants no more items."""
-        await (self._items.aclose() if self._stream is None else self._read(self._items.aclose, is_close=True))
-
-    async def _read(self, step: Callable[[], Awaitable[Any]], *, is_close: bool = False) -> Any:
-        if self._is_over or self._is_running:  # of one that is running Python says so
-            return await step()
-        if self._stream is None:
-            self._stream = _begun_stream(self._instrument, _NO_NAMES, (), {})
-        if is_close:
-            self._closes()
-        self._is_running = True
-        try:
-            with self._stream:
-                item = await step()
-        except StopAsyncIteration:
-            self._end(None)
-            raise
-        except BaseException as error:
-            self._end(error)
-            raise
-        finally:
-            self._is_running = False
-        if is_close:
-            self._end(GeneratorExit())
-        else:
-            self._stream.keep(item)
-        return item
+    def _keep(self, item: Any) -> None:
+        self._stream.keep(item)
 
     @guarded
     def _closes(self) -> None:
         self._on_close()
 
-    def _end(self, error: BaseException | None) -> None:
-        self._is_over = True
-        if self._stream is not None:
-            self._stream.end(error)
-
-    def __del__(self) -> None:
-        if self._stream is not None and not self._is_over:
-            self._closes()
-            del self._items  # first, for nodes within this one
-            self._end(GeneratorExit())
+    def _over(self, error: BaseException | None) -> None:
+        self._stream.end(error)
 
 
 def _parameters(function: Callable[..., Any]) -> Names:

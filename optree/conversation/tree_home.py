@@ -17,7 +17,7 @@ from optree._builder.content import with_content
 from optree._builder.core import Core
 from optree._builder.outcome import outcome
 from optree._ids import WRITER_SPAN
-from optree._nodes import CONTENT_RECORDED, PIECE_OF_TEXT, OpKind, Status
+from optree._nodes import PIECE_OF_TEXT, OpKind, Status, lacks_content
 from optree._tree import Tree, walk_sessions
 from optree._values import is_object
 from optree.conversation.events import AgentCreated, AnyEvent, PieceOfText, TranscriptEntry, message_of
@@ -114,7 +114,7 @@ class TreeHome:
 
     def recorded(self, messages: list[Any]) -> list[Any]:
         """Return those of an agent's messages that were recorded with content: no model can go on with others."""
-        return with_content(messages) if self._root.chain[-1].attributes.get(CONTENT_RECORDED) is False else messages
+        return with_content(messages) if lacks_content(self._root.chain[-1]) else messages
 
     def new_agent_id(self) -> str:
         """Return an id that no agent has; the session's own while its first agent is made."""

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import optree
 from optree import SessionTreeBuilder, format_tree
 from optree._builder.content import message_outline, request_outline, response_outline, with_content
 from optree._builder.histories import PooledHistory
@@ -272,3 +273,14 @@ def test_a_builder_of_its_own():
         sizes.append((op.node.request.size, op.node.response.size, op.node.accounting[0].tokens, builder.node.totals.cost_usd))
         assert content == (SAID in format_tree(builder)) == (SAID in str(decode(builder.node.final_report)))
     assert sizes[0] == sizes[1]
+
+
+def test_what_is_not_recorded_is_not_looked_through():
+    """Without content no credential is looked for in an answer or a tool's result: that would take the time of the program for nothing."""
+    seen = []
+    optree.configure(redact={"callback": lambda text: seen.append(text) or text})
+    op = SessionTreeBuilder("lead", content=False).begin_op("tool", "look")
+    op.request(of=SAID)
+    op.response({"of": SAID})
+    assert "look" in seen
+    assert SAID not in seen

@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -45,6 +45,18 @@ def say_all():
                 look(name=SAID)
         session.builder.set_final_report({"of": SAID}, with_end=True)
     return session
+
+
+@contextmanager
+def gone_on(first, then):
+    """Record a message with some options, save it, and go on with that session with others."""
+    optree.configure(console=False, **first)
+    with optree.session("lead") as session:
+        session.message(QUESTION[0])
+    optree.flush("snapshot", LONG)
+    optree.configure(**then)
+    with optree.session("lead", resume=session.txn) as again:
+        yield again
 
 
 def on_disk(folder):
@@ -143,24 +155,14 @@ def test_a_worker_is_told_what_the_session_records():
 
 def test_a_resumed_session_tells_its_messages_from_outlines():
     """Where a session without content is resumed with content on, `history` has what was recorded since."""
-    optree.configure(content=False, console=False)
-    with optree.session("lead") as session:
-        session.message(QUESTION[0])
-    optree.flush("snapshot", LONG)
-    optree.configure(content=True)
-    with optree.session("lead", resume=session.txn) as again:
+    with gone_on({"content": False}, {"content": True}) as again:
         again.message({"role": "user", "content": "And now?"})
         assert [{"role": "user", "content": "And now?"}] == again.history()
 
 
 def test_a_session_that_goes_on_without_content_says_so(directory):
     """A session with content that is resumed with content off is marked, and what it had stays."""
-    optree.configure(console=False)
-    with optree.session("lead") as session:
-        session.message(QUESTION[0])
-    optree.flush("snapshot", LONG)
-    optree.configure(content=False)
-    with optree.session("lead", resume=session.txn) as again:
+    with gone_on({}, {"content": False}) as again:
         again.message({"role": "user", "content": "ill"})
     optree.flush("snapshot", LONG)
     tree = optree.load("last", directory).session

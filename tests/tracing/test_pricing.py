@@ -482,12 +482,12 @@ def test_a_detail_of_the_programs_own_stays(saved):
     assert 0.0035 == entry.cost_usd
 
 
+@pytest.mark.usefixtures("recording")
 @pytest.mark.parametrize("sent", [-5, 10**30, "many"])
-def test_impossible_counts_have_no_price(recording, sent):
+def test_impossible_counts_have_no_price(sent):
     """A call that says a count which cannot be costs an unknown amount, and no price of what is left: never a guess."""
     with optree.session("lead") as session, optree.turn():
         op = call(input_tokens=sent, output_tokens=100)
         given = call(input_tokens=sent, output_tokens=100, cost_usd=0.5)
     assert (None, 0.5) == (op.node.accounting[0].cost_usd, given.node.accounting[0].cost_usd)
     assert (1, 1) == (session.totals.known_costs, session.totals.unknown_costs)
-    assert recording.sessions

@@ -17,7 +17,7 @@ from typing import Any, Final
 from optree._capture.calls.observed import ended_by
 from optree._capture.calls.program import program_name
 from optree._capture.frameworks.nesting import OUTSIDE, PLACE, FrameworkCall, Nesting, Request, given_instead, respond
-from optree._capture.hooks import Hook, IsOn, LastIsOn, read_within, watched, watched_async
+from optree._capture.hooks import Hook, IsOn, LastIsOn, WatchedItems, read_within, watched
 from optree._tracing import context
 from optree._tracing.faults import guarded
 from optree._tracing.recorded import CURRENT_REPLAY, Recorded, note_foreign
@@ -73,7 +73,7 @@ def chains(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
 def _streams(owner: Any, names: tuple[str, ...], is_on: IsOn, *, keeps_kind: bool) -> list[Hook]:
     def recorded(pieces: Any, *_args: Any, **_kwargs: Any) -> Any:
-        read: Any = watched if isinstance(pieces, GeneratorType) else watched_async
+        read: Any = watched if isinstance(pieces, GeneratorType) else WatchedItems
         return read(pieces, _Outside())
 
     return read_within(owner, names, recorded, is_on, keeps_kind=keeps_kind)

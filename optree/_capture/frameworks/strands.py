@@ -18,7 +18,7 @@ from optree._capture.calls.observed import ended_by
 from optree._capture.calls.program import program_name
 from optree._capture.frameworks.nesting import LEFT, CallNode, FrameworkCall, Nesting, Request, arguments_of, given_here, respond
 from optree._capture.frameworks.streamed_runs import Events, RunOutcome, StreamedRun
-from optree._capture.hooks import Hook, IsOn, await_within, read_within, watched_async
+from optree._capture.hooks import Hook, IsOn, WatchedItems, await_within, read_within
 from optree._nodes import Status
 from optree._tracing import context
 from optree._tracing.context import CURRENT
@@ -59,7 +59,7 @@ def graphs(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
     @guarded
     def recorded(events: Events, _graph: Any = None, node: Any = None, *_args: Any) -> Events:
-        return watched_async(events, _GraphNode(node.node_id))
+        return WatchedItems(events, _GraphNode(node.node_id))
 
     return [*_several(module.Graph, "graph", is_on), *read_within(module.Graph, ("_execute_node",), recorded, is_on)]
 
@@ -82,7 +82,7 @@ def tools(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
     @guarded
     def called(events: Events, agent: Any = None, use: Any = None, *_args: Any, **_told: Any) -> Events:
-        return watched_async(events, _StrandsTool(agent, use))
+        return WatchedItems(events, _StrandsTool(agent, use))
 
     def run(events: Events, call: Any = None, *_args: Any) -> Events:
         return _tool_runs(events, call, module.ToolResultEvent)
@@ -104,7 +104,7 @@ def models(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
     @guarded
     def recorded(events: Events, model: Any = None, system: Any = None, messages: Any = None, specs: Any = None, **told: Any) -> Events:
-        return watched_async(
+        return WatchedItems(
             events, _StrandsModelCall(model, messages, {"system": system, "tools": specs, "tool_choice": told.get("tool_choice")})
         )
 

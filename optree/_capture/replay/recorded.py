@@ -16,7 +16,7 @@ from optree._builder import Op
 from optree._console import resolved
 from optree._ids import node_id
 from optree._interrupts import pass_on
-from optree._nodes import BROKEN_OFF_CALLS, CONTENT_RECORDED, ERROR_BODY, OperationNode, Payload, Pool, TurnNode
+from optree._nodes import BROKEN_OFF_CALLS, ERROR_BODY, OperationNode, Payload, Pool, TurnNode, lacks_content
 from optree._store.reading.directory import exists
 from optree._tracing.recorded import RESULT_TYPE, Recorded
 from optree._tree import Tree
@@ -97,7 +97,7 @@ class RecordedCalls:
     def __init__(self, trees: Mapping[str, Tree], at: tuple[str, str] | None, *, tools: bool) -> None:
         """Take the calls in trees, which are named by their txns, that were begun before *at*: a txn, and the path of an op or turn."""
         for txn, tree in trees.items():
-            if tree.session.attributes.get(CONTENT_RECORDED) is False:
+            if lacks_content(tree.session):
                 raise OptreeError(f"session {txn} was recorded without content (content=False): what was answered in it is not known")
         ops = [(txn, op) for txn, tree in trees.items() for _, _, op in walk_ops(tree.session)]
         ops.sort(key=lambda one: one[1].started_at)

@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 from optree._builder import Op
 from optree._capture.calls.observed import ended_by
 from optree._capture.frameworks.nesting import CallNode, FrameworkCall, Nesting, Request, chat_answer, given_instead, respond
-from optree._capture.hooks import Hook, IsOn, await_within, read_within, run_within, watched, watched_async
+from optree._capture.hooks import Hook, IsOn, WatchedItems, await_within, read_within, run_within, watched
 from optree._nodes import Status
 from optree._providers.messages import json_text
 from optree._tracing import context
@@ -49,7 +49,7 @@ def models(module: ModuleType, is_on: IsOn) -> list[Hook]:
 
     @guarded
     def read_async(pieces: Any, model: Any = None, **told: Any) -> Any:
-        return watched_async(pieces, _AgnoModelCall(model, told))
+        return WatchedItems(pieces, _AgnoModelCall(model, told))
 
     return [
         (kind, "_invoke_with_retry", run_within(kind._invoke_with_retry, asked)),  # noqa: SLF001 - the program's classes have the others

@@ -17,7 +17,7 @@ from weakref import finalize
 from optree._capture.calls.program import program_name
 from optree._capture.frameworks.llama_index.models import METHODS, LlamaIndexCall, is_event, members, output_of, query_of, question_of
 from optree._capture.frameworks.nesting import OUTSIDE, PLACE, Nesting, given_here, note_run, respond
-from optree._capture.hooks import Hook, IsOn, watched, watched_async
+from optree._capture.hooks import Hook, IsOn, WatchedItems, watched
 from optree._tracing import context
 from optree._tracing.faults import guarded, unless_faulty
 from optree._tracing.recorded import CURRENT_REPLAY, exception_of, note_foreign
@@ -268,7 +268,7 @@ def _goes_on(key: str, answer: Any, around: tuple[Hashable, ...]) -> None:
     if not isinstance(stream, (GeneratorType, AsyncGeneratorType)):
         _finished(key, None)
         return
-    read: Any = watched if isinstance(stream, GeneratorType) else watched_async
+    read: Any = watched if isinstance(stream, GeneratorType) else WatchedItems
     answer.response_gen = read(stream, _NodeStream(key))
     finalize(answer.response_gen, _finished, key, None, GeneratorExit())
 
